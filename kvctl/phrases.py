@@ -18,6 +18,12 @@ def quoted(names: Iterable[str], limit: int | None = None) -> str:
     return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
 
 
+def joined(words: Iterable[str]) -> str:
+    """Join words for a sentence: `a`, `a and b`, `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def with_article(noun: str) -> str:
     """Return a noun with its indefinite article: `a bucket`, `an aggregate`."""
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"

@@ -253,9 +253,9 @@ class TestTimes:
             (3599, "59m ago"),
             (3600, "1h ago"),
             (86_399, "23h ago"),
-            (86_400, "1d ago"),
-            (31_536_000, "1y ago"),
-            (70_000_000, "2y ago"),
+            (86_400, "1 day ago"),
+            (31_536_000, "1 year ago"),
+            (70_000_000, "2 years ago"),
         ],
     )
     def test_age(self, seconds, text):

@@ -36,7 +36,7 @@ class Sentence(NamedTuple):
     """Colour of the sign."""
 
 
-class Report(NamedTuple):
+class TextReport(NamedTuple):
     """Cards, then the answer: a count, a sentence for each thing that is not ok, and the command that acts on it.
 
     Tables with the same columns share their widths, and only the first has headings.
@@ -46,12 +46,12 @@ class Report(NamedTuple):
     closing: Sequence[Sentence] = ()
 
 
-def report_text(report: Report, *, width: int | None, color: bool) -> str:
+def report_text(report: TextReport, *, width: int | None, color: bool) -> str:
     """Return a report as text; without a width, as in a pipe, lines are not wrapped and bars are left out."""
     return printed(parts(report, width), width=width, color=color)
 
 
-def parts(report: Report, width: int | None) -> Iterator[RenderableType]:
+def parts(report: TextReport, width: int | None) -> Iterator[RenderableType]:
     """Yield what rich draws for a report, a part for each card and one for the answer, with empty lines between."""
     layouts = _shared_layouts(report, width)
     begun: set[tuple[Column, ...]] = set()
@@ -123,7 +123,7 @@ def text(line: Line) -> Text:
     return Text.assemble(*((escape(part), style) for part, style in line))
 
 
-def _shared_layouts(report: Report, width: int | None) -> dict[tuple[Column, ...], Layout]:
+def _shared_layouts(report: TextReport, width: int | None) -> dict[tuple[Column, ...], Layout]:
     """Return a layout for each set of columns, for the rows of all tables that have it."""
     together: dict[tuple[Column, ...], list[Row]] = {}
     for card in report.cards:

@@ -150,7 +150,7 @@ class DetailsWriter:
         if self.view.title is None:
             return utf8("".join(line for row in batch for line in self._lines(row)))
         drawn = (cards.Card(self.view.title(row), [(), *self._facts(row)]) for row in batch)
-        return utf8(cards.report_text(cards.Report([*drawn]), width=self.width, color=self.color))
+        return utf8(cards.report_text(cards.TextReport([*drawn]), width=self.width, color=self.color))
 
     def end(self) -> bytes:
         """Render the view's sections."""

@@ -19,7 +19,7 @@ def test_warnings_fail_only_when_strict(run, own_server):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("OLD", allow_direct=False)
     assert run("doctor", "-s", own_server.url).exit_code == 0
-    strict = run("doctor", "--strict", "-s", own_server.url)
+    strict = run("doctor", "--strict", "-o", "tsv", "-s", own_server.url)
     assert strict.exit_code == 1
     assert strict.out.splitlines()[0].split("\t")[:3] == ["warning", "no-direct-get", "OLD"]
 

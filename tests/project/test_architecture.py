@@ -83,11 +83,11 @@ PARTICIPLE = re.compile(
 """A class says what was found, not that something was."""
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
-    "topology doctor labs": (11_465, 52),
-    "versions tables": (8_403, 45),
-    "pipeline": (7_529, 45),
-    "cli render documents deferred phrases suggest units topics __main__": (19_750, 112),
-    "core": (17_822, 83),
+    "topology doctor labs": (11_500, 54),
+    "versions tables": (8_430, 47),
+    "pipeline": (7_570, 49),
+    "cli render documents deferred phrases suggest units topics __main__": (20_350, 116),
+    "core": (17_850, 88),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45

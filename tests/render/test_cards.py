@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvctl.render.cards import Card, Report, Sentence, report_text
+from kvctl.render.cards import Card, Sentence, TextReport, report_text
 from kvctl.render.fields import bar_text, columns, health_text, number_text, spark_text
 from kvctl.render.text_table import DetailsWriter
 from kvctl.render.view import Column, View, document
@@ -18,7 +18,7 @@ def links(*rows: tuple[str, str, int]) -> View:
     )
 
 
-REPORT = Report(
+REPORT = TextReport(
     [
         Card([("ORDERS", "bold"), ("  bucket", "dim")], [links(("EU", "ok", 0), ("US", "behind", 1204))]),
         Card([("ST\x1bOCK", "bold")], [links(("A_LONGER_NAME", "offline", 5)), [("no more", "dim")]]),

@@ -97,7 +97,7 @@ class Session:
             self.write(data)
         self._note_hidden(writer)
 
-    def report(self, report: "cards.Report") -> None:
+    def report(self, report: "cards.TextReport") -> None:
         """Print a report as text, in a pipe without bars."""
         width = self.terminal.width if self.terminal.is_terminal else None
         self.write(utf8(cards.report_text(report, width=width, color=self.terminal.colored)))

@@ -8,11 +8,14 @@ from kvctl.cli.app.options import BucketName
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.views import KIND
 from kvctl.cli.facts import of_stream, row_of
+from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.cli.records import ALTERNATE, BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
-from kvctl.render.fields import columns
+from kvctl.phrases import joined
+from kvctl.render import cards
+from kvctl.render.fields import bar_text, columns, number_text
 from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
 from kvctl.topology.health import health as health_health
 from kvctl.topology.health import inspection, overview
@@ -29,31 +32,70 @@ NOT_REPORTED = "This server reports no alternates (only clusters do); any reacha
     see=["bucket show", "mirror create", "help topologies"],
     prints=(ALTERNATE,),
 )
-async def alternates(session: Session, bucket: BucketName) -> None:
+async def alternates(session: Session, bucket: BucketName, watch: Watch = False, interval: Interval = None) -> None:
     """List the streams that can answer reads of a bucket, nearest first.
 
     Clients read a bucket by its name, and the nearest stream answers: the origin or one of its mirrors. The order is
-    that of the server, seen from the one that kvctl is connected to. HERE marks the streams that answered test reads,
-    with the shortest round trip; an empty bucket has no entry to read.
+    that of the server, seen from the one that kvctl is connected to; offline streams are last. HERE marks the streams
+    that answered test reads, with the shortest round trip; an empty bucket has no entry to read.
 
     STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
     may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
     """
-    found = await overview.inspect((await session.client()).api, bucket)
+    every = check_interval(watch, interval)
+    api = (await session.client()).api
+
+    async def read() -> cards.TextReport:
+        return _alternates_report(bucket, (await overview.inspect(api, bucket)).reads)
+
+    if watch:
+        check_live(session)
+        await show_live(session, f"alternates of {bucket}", read, every)
+        return
+    found = (await overview.inspect(api, bucket)).reads
+    if session.output == "table" and not session.options.columns:
+        session.report(_alternates_report(bucket, found))
+        return
+    rows = alternate_rows(found)
     empty = "No stream answers reads here"
-    view = View(
-        columns=ALTERNATES, tsv=ALTERNATE.columns, rows=alternate_rows(found.reads), name="served_by", empty=empty
-    )
-    session.show(view)
-    if not found.reads.reported and found.reads.alternates:
+    session.show(View(columns=ALTERNATES, tsv=ALTERNATE.columns, rows=rows, name="served_by", empty=empty))
+    if not found.reported and found.alternates:
         session.note(NOT_REPORTED, always=True)
 
 
+def _alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport":
+    """Return the ranked streams with bars of their round trips, and which of them answers here."""
+    rows = alternate_rows(found)
+    if not rows:
+        return cards.TextReport([], [cards.Sentence("No stream answers reads here")])
+    most = max((row["round_trip"] or 0 for row in rows), default=0)
+    shown = [
+        {
+            **row,
+            "order": "-" if row["state"] in _AWAY else row["order"],
+            "part": (row["round_trip"] or 0) / most or None,
+        }
+        if most
+        else row
+        for row in rows
+    ]
+    title = [("Reads of ", ""), (bucket, "bold"), (" are answered, nearest first, by", "")]
+    here = [row["served_by"] for row in rows if row["here"]]
+    closing = []
+    if here:
+        answers = "answers" if len(here) == 1 else "answer"
+        closing.append(cards.Sentence(f"{joined(here)} {answers} here. `kvctl get --leader` asks the origin."))
+    if not found.reported:
+        closing.append(cards.Sentence(NOT_REPORTED))
+    return cards.TextReport([cards.Card(title, [View(columns=_RANKED, rows=shown)])], closing)
+
+
 def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
-    """Return the JSON objects of alternates, nearest first."""
+    """Return the JSON objects of alternates, nearest first, those that do not answer last."""
+    order = sorted(found.alternates, key=lambda item: item.state in _AWAY)
     return [
         {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}
-        for order, item in enumerate(found.alternates, 1)
+        for order, item in enumerate(order, 1)
     ]
 
 
@@ -61,12 +103,19 @@ def _round_trip_text(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
+_AWAY = ("offline", "no leader")
+"""States of streams that cannot answer."""
 ALTERNATES = columns(
     "order served_by role cluster domain leader state entries_behind last_seen round_trip here",
     order="#",
-    entries_behind=Column("entries_behind", "Behind", right=True, keep=True),
+    entries_behind=Column("entries_behind", "Behind", text=number_text, right=True, keep=True),
     round_trip=Column("round_trip", text=_round_trip_text, right=True),
-    here=Column("here", text=lambda here: "yes" if here else "", keep=True, style="green"),
+    here=Column("here", text=lambda here: "here" if here else "", keep=True, style="green"),
+)
+_RANKED = (
+    *(column for column in ALTERNATES[:-1] if column.key != "last_seen"),
+    Column("part", "", text=bar_text, bar=True, yields=4),
+    ALTERNATES[-1],
 )
 
 

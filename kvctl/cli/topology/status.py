@@ -1,10 +1,9 @@
 """`kvctl topology status` and `trace`: replicas and their progress, and the way of a key."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,30 +11,31 @@ import typer
 
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, KeyName, bucket_names, duration, one_of
+from kvctl.cli.app.options import BucketName, KeyName, bucket_names, one_of
 from kvctl.cli.app.session import Session
+from kvctl.cli.live import Interval, Watch, check_interval, show_live
 from kvctl.cli.records import STATUS, TRACE, TRACE_TREE
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import KeyNotFound, KvctlError, RequestTimeout, UnreachableError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import names
-from kvctl.phrases import counted, quoted
-from kvctl.render import formats, text_table
-from kvctl.render.escapes import escape, utf8
-from kvctl.render.fields import columns
-from kvctl.render.terminal import Screen
-from kvctl.render.view import Column, View, document, duration_text
+from kvctl.phrases import counted, joined, quoted
+from kvctl.render import cards
+from kvctl.render.escapes import utf8
+from kvctl.render.fields import bar_text, columns, health_sign, health_style, spark_text
+from kvctl.render.view import Column, Line, View, document, size_text
 from kvctl.topology.health import status as health_status
 from kvctl.topology.model import notation
+from kvctl.topology.survey import graph as survey_graph
 from kvctl.topology.survey import inventory as survey_inventory
 from kvctl.topology.views import drawing, live_trace
 from kvctl.topology.views import trace as views_trace
 
-INTERVAL = timedelta(seconds=2)
-_SHORTEST_INTERVAL = timedelta(milliseconds=100)
 _CONNECTION_CHECK_S = 0.2
 """Seconds between two checks of the connection."""
+_HISTORY = 30
+"""Readings that a sparkline shows."""
 
 
 @command(
@@ -60,8 +60,8 @@ async def status(
         ),
     ] = None,
     file: OptionalFile = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running until Ctrl-C")] = False,
-    interval: Annotated[timedelta | None, duration("--interval", help="Time between updates [default: 2s]")] = None,
+    watch: Watch = False,
+    interval: Interval = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +90,7 @@ async def status(
 
     With --file, the replicas in the file are shown, in its contexts. A replica that does not exist is `absent`.
 
-    With --watch, a terminal shows a live table. In a pipe, all rows are printed first, then each row that changes; a
+    With --watch, a terminal shows a live screen. In a pipe, all rows are printed first, then each row that changes; a
     deleted replica is `gone`. The exit code is always 0.
 
     With --format prometheus, the states and numbers of the replicas are written as metrics, for the textfile collector
@@ -98,22 +98,23 @@ async def status(
     sample.
     """
     _check_format(session, format, to, watch=watch)
-    if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
-        raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
+    every = check_interval(watch, interval)
     topology = read_file(session, file) if file is not None else None
     wanted = health_status.ReplicaSelection(names or (), topology)
     apis = await open_places(session, topology) if topology else {"": (await session.client()).api}
     if format is not None:
         await _metrics(session, apis, wanted, to)
         return
-    looks = _looks(apis, wanted, (interval or INTERVAL).total_seconds())
-    if not watch:
-        rows = (await anext(looks)).rows
-        session.show(_table(rows) if session.output == "table" else _view(rows))
-    elif session.output == "table" and session.terminal.is_terminal:
-        await _live(session, looks, interval or INTERVAL)
+    reading = _Reading(apis, wanted, min(every.total_seconds() / 2, 1))
+    if watch and session.output == "table" and session.terminal.is_terminal:
+        await show_live(session, "topology status", reading.report, every)
+    elif watch:
+        session.output = session.options.output or "tsv"
+        await session.stream(_view([]), _changes(session, reading, every.total_seconds()), endless=True)
+    elif session.output == "table" and not session.options.columns:
+        session.report(await reading.report())
     else:
-        await session.stream(_view([]), _changes(session, looks), endless=True)
+        session.show(_view(await reading.rows()))
 
 
 def _check_format(session: Session, format: str | None, to: str | None, *, watch: bool) -> None:
@@ -145,85 +146,169 @@ async def _metrics(
         raise KvctlError(f"Cannot write `{to}`: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    rows: "list[health_status.Row]"
-    trouble: str = ""
-    """Reason why the rows are those of an earlier look."""
+class _Reading:
+    """Repeated reading of the replicas' states."""
 
+    def __init__(
+        self, apis: "dict[str, jetstream_api.Api]", wanted: "health_status.ReplicaSelection", second_look: float
+    ) -> None:
+        self.apis = apis
+        self._wanted = wanted
+        self._second_look = second_look
+        self._inventory: survey_graph.Inventory | None = None
+        self._lags: dict[tuple[Any, ...], list[int]] = {}
 
-async def _looks(
-    apis: "dict[str, jetstream_api.Api]", wanted: "health_status.ReplicaSelection", interval: float
-) -> AsyncGenerator[_Look, None]:
-    """Yield the rows at each interval. The first look must succeed; later ones survive a lost connection."""
-    look: _Look | None = None
-    while True:
-        begun = time.monotonic()
+    async def rows(self) -> "list[health_status.Row]":
+        """Return the rows now. From the second time on, a named replica may have disappeared."""
+        rows = await self._while_online(self._rows())
+        self._wanted = replace(self._wanted, must_exist=False)
+        return rows
+
+    async def report(self) -> "cards.TextReport":
+        """Return a card for each origin, and the answer."""
+        rows = await self.rows()
+        for row in rows:
+            lags = self._lags.setdefault(_identity(row), [])
+            lags.append(row["lag"] or 0)
+            del lags[:-_HISTORY]
+        most = max((row["lag"] or 0 for row in rows), default=0)
+        shown = [
+            {
+                **notation.with_rules_text(row, row["stream"]),
+                "part": row["lag"] / most if row["lag"] else None,
+                "trend": lags if len(lags := self._lags[_identity(row)]) > 1 and any(lags) else None,
+            }
+            for row in rows
+        ]
+        assert self._inventory is not None
+        return status_report(shown, self._inventory)
+
+    async def _rows(self) -> "list[health_status.Row]":
+        self._inventory = await survey_inventory.survey(self.apis)
+        return await health_status.status_of(self._inventory, self._wanted, self._second_look)
+
+    async def _while_online(self, work: Coroutine[Any, Any, list["health_status.Row"]]) -> list["health_status.Row"]:
+        """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
+        task = asyncio.ensure_future(work)
         try:
-            look = _Look(await _while_online(apis, health_status.status(apis, wanted, min(interval / 2, 1))))
-            wanted = replace(wanted, must_exist=False)
+            while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
+                for api in self.apis.values():
+                    await api.connection.wait_online(_CONNECTION_CHECK_S)
+            return task.result()
+        finally:
+            task.cancel()
+
+
+async def _changes(
+    session: Session, reading: _Reading, interval: float
+) -> AsyncGenerator[list["health_status.Row"], None]:
+    """Yield the rows that changed at each reading. The first must succeed; a lost connection is reported once."""
+    before, trouble = await reading.rows(), ""
+    yield before
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            rows = await reading.rows()
         except (UnreachableError, RequestTimeout) as error:
-            if look is None or any(api.connection.closed for api in apis.values()):
+            if any(api.connection.closed for api in reading.apis.values()):
                 raise
-            look = _Look(look.rows, error.message)
-        yield look
-        await asyncio.sleep(max(begun + interval - time.monotonic(), 0.05))
-
-
-async def _while_online(
-    apis: "dict[str, jetstream_api.Api]", work: Coroutine[Any, Any, list["health_status.Row"]]
-) -> list["health_status.Row"]:
-    """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
-            for api in apis.values():
-                await api.connection.wait_online(_CONNECTION_CHECK_S)
-        return task.result()
-    finally:
-        task.cancel()
-
-
-async def _changes(session: Session, looks: AsyncIterator[_Look]) -> AsyncGenerator[list["health_status.Row"], None]:
-    """Yield the rows that changed at each look; a lost connection is reported once."""
-    before = _Look([])
-    async for look in looks:
-        if look.trouble and not before.trouble:
-            session.warn(f"{look.trouble}; waiting for the connection")
-        if changed := health_status.changes(before.rows, look.rows):
+            if not trouble:
+                session.warn(f"{error.message}; waiting for the connection")
+            trouble = error.message
+            continue
+        if changed := health_status.changes(before, rows):
             yield changed
-        before = look
+        before, trouble = rows, ""
 
 
-async def _live(session: Session, looks: AsyncIterator[_Look], interval: timedelta) -> None:
-    """Draw the table at every look."""
-    look = await anext(looks)
-    with Screen(session.terminal) as screen:
-        while True:
-            table = text_table.table_writer(
-                _table(look.rows), width=session.terminal.width, color=session.terminal.colored
-            )
-            screen.draw(utf8(f"{_headline(look, interval)}\n\n") + formats.render(table, list(table.view.rows)))
-            look = await anext(looks)
+def status_report(rows: "Sequence[health_status.Row]", inventory: "survey_graph.Inventory") -> "cards.TextReport":
+    """Return a card for each origin with its replicas, then how many there are, and what is not ok."""
+    if not rows:
+        return cards.TextReport([], [cards.Sentence("No mirrors or aggregates")])
+    origins: dict[tuple[Any, ...], list[health_status.Row]] = {}
+    for row in rows:
+        origins.setdefault(tuple(row[name] for name in _ORIGIN), []).append(row)
+    order = sorted(origins.items(), key=lambda item: [str(part or "") for part in item[0]])
+    drawn = [cards.Card(_origin_title(links[0], inventory), [View(columns=_CARD, rows=links)]) for _, links in order]
+    return cards.TextReport(drawn, [cards.Sentence(_count(rows, len(origins))), *_sentences(rows)])
 
 
-def _headline(look: _Look, interval: timedelta) -> str:
-    not_ok = sum(row["state"] != "ok" for row in look.rows)
-    state = f"{not_ok} not ok" if not_ok else "all ok"
-    count = f"{counted(len(look.rows), 'replica')}, {state}"
-    times = f"every {duration_text(interval.total_seconds())}, {time.strftime('%H:%M:%S')}"
-    return f"{count}  ({times})" + (f"  {escape(look.trouble)}" if look.trouble else "")
+def _origin_title(row: "health_status.Row", inventory: "survey_graph.Inventory") -> Line:
+    """Return the line of an origin: its name, where it is, and what it holds as far as that is visible."""
+    if row["origin"] is None:
+        return [("Unknown origin", "bold")]
+    place = inventory.places.get(row["origin_context"] or "")
+    info = (
+        place.infos.get(row["origin_stream"]) if place and not row["origin_domain"] and not row["origin_api"] else None
+    )
+    where = [
+        ("in", "origin_cluster"),
+        ("domain", "origin_domain"),
+        ("api", "origin_api"),
+        ("context", "origin_context"),
+    ]
+    facts = [" ".join(f"{word} {row[name]}" for word, name in where if row[name])]
+    if info is not None:
+        state = info["state"]
+        facts += [counted(state["messages"], "entry"), size_text(state["bytes"]), f"revision {state['last_seq']:,}"]
+    text = " · ".join(filter(None, facts))
+    return [(row["origin"], "bold"), (f"  {text}" if text else "", "dim")]
+
+
+def _count(rows: "Sequence[health_status.Row]", origins: int) -> str:
+    """Count origins, replicas, links and states: `2 origins, 3 replicas, 4 links: 3 ok, 1 behind`."""
+    replicas = len({(row["context"], row["stream"]) for row in rows})
+    links = "" if replicas == len(rows) else f", {counted(len(rows), 'link')}"
+    states = Counter(row["state"] for row in rows)
+    if set(states) == {"ok"}:
+        found = "all ok"
+    else:
+        found = ", ".join(f"{number} {state}" for state, number in states.most_common())
+    return f"{counted(origins, 'origin')}, {counted(replicas, 'replica')}{links}: {found}"
+
+
+def _sentences(rows: "Sequence[health_status.Row]") -> "Iterator[cards.Sentence]":
+    """Yield a sentence for each link that is not ok, and the command that acts on it."""
+    troubled = [row for row in rows if row["state"] != "ok"]
+    for row in troubled:
+        origins = [other["origin"] for other in troubled if _trouble(other) == _trouble(row)]
+        if row["origin"] == origins[0]:  # once for all links of a replica that are in the same trouble
+            of = f" (from {joined(origins)})" if row["kind"] == "aggregate" and row["origin"] else ""
+            text = f"{row['replica']}{of}: {row['evidence'] or row['state']}"
+            yield cards.Sentence(text, health_sign(row["state"]), health_style(row["state"]))
+    refill = [row["replica"] for row in troubled if row["state"] in _REFILLED]
+    if refill:
+        yield cards.Sentence(f"Refill: kvctl topology audit {' '.join(dict.fromkeys(refill))} --repair")
+    if any(row["state"] not in _REFILLED | _PASSING for row in troubled):
+        yield cards.Sentence("Details and remedies: kvctl doctor")
+
+
+def _trouble(row: "health_status.Row") -> tuple[Any, ...]:
+    return row["context"], row["stream"], row["state"], row["evidence"]
+
+
+def _identity(row: "health_status.Row") -> tuple[Any, ...]:
+    return (str(row["transforms"]), *(row[name] for name in ("context", "stream", *_ORIGIN)))
 
 
 def _view(rows: "list[health_status.Row]") -> View:
     return View(columns=_COLUMNS, tsv=STATUS.columns, rows=rows, name="replica", empty="No mirrors or aggregates")
 
 
-def _table(rows: "list[health_status.Row]") -> View:
-    """Build the view of a table, with the evidence below each row."""
-    return replace(_view(rows), rows=[notation.with_rules_text(row, row["stream"]) for row in rows], below="evidence")
-
-
+_ORIGIN = ("origin", "origin_context", "origin_domain", "origin_api", "origin_stream")
+"""Fields that tell origins apart."""
+_REFILLED = {"missing entries", "recreated origin"}
+"""States that a repair ends."""
+_PASSING = {"behind", "unconfirmed"}
+"""States that may end by themselves."""
+_CARD = columns(
+    "replica kind taken lands_as state lag part trend last_seen cluster domain context",
+    taken=Column("taken", "Keys", text=lambda taken: taken or "all", yields=1),
+    lands_as=Column("lands_as", "Land as", text=lambda lands: lands or "as they are", yields=1),
+    part=Column("part", "", text=bar_text, bar=True, yields=4),
+    trend=Column("trend", "", text=spark_text, bar=True, yields=2),
+    cluster=Column("cluster", yields=5),
+)
 _COLUMNS = columns(
     "replica kind context domain cluster origin origin_domain taken lands_as state lag last_seen revision "
     "origin_revision",

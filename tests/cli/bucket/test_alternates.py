@@ -26,14 +26,16 @@ def test_alternates_of_a_cluster_are_those_that_its_servers_report(supercluster,
             assert rows[0]["round_trip"] > 0
             assert rows[1]["round_trip"] is None
     shown = run("bucket", "alternates", bucket, "-s", nyc, tty=True)
-    heading, near, far = shown.out.splitlines()
-    assert " ".join(heading.split()) == "# SERVED BY ROLE CLUSTER LEADER STATE BEHIND LAST SEEN ROUND TRIP HERE"
-    assert re.fullmatch(rf"1  {mirror} +mirror +nyc +nyc +ok +0 +\S.*\d ms +yes", near)
-    assert re.fullmatch(rf"2  {bucket} +origin +lon +lon +ok +0", far)
+    title, heading, _, near, far, _, answer = shown.out.splitlines()
+    assert title == f"Reads of {bucket} are answered, nearest first, by"
+    assert " ".join(heading.split()) == "# served by role cluster leader state behind round trip here"
+    assert re.fullmatch(rf"  1  {mirror} +mirror +nyc +nyc +✓ ok +0 +\S.*\d ms  ━━━━━━━━━━  here", near)
+    assert re.fullmatch(rf"  2  {bucket} +origin +lon +lon +✓ ok +0", far)
+    assert answer == f"{mirror} answers here. `kvctl get --leader` asks the origin."
     assert shown.err == ""
     for what in ("bucket", "mirror"):
         details = run(what, "show", mirror, "-s", nyc, tty=True).out
-        assert f"Alternates, nearest first\n{heading}\n" in details
+        assert "Alternates, nearest first\n#  served by" in details
 
 
 def test_alternates_outside_of_clusters_are_the_origin_and_its_mirrors(run, server, raw, unique):

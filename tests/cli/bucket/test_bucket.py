@@ -251,7 +251,16 @@ def test_show_has_the_contract_s_fields(bucket, orders, snapshot):
     document = json.loads(shown.out)
     assert set(wanted.split()) <= document.keys()
     plain = ["" if document[name] is None else str(document[name]) for name in BUCKET.columns]
-    assert bucket("show", "orders").out.rstrip("\n").lower().split("\t") == [text.lower() for text in plain]
+    assert bucket("show", "orders", "-o", "tsv").out.rstrip("\n").lower().split("\t") == [
+        text.lower() for text in plain
+    ]
+    lines = [line.split("\t") for line in bucket("show", "orders").out.splitlines()]
+    lists = {name for name, value in document.items() if isinstance(value, list)}
+    assert [name for name, _ in lines if name in document and name not in lists] == [
+        name for name in document if name not in lists
+    ]
+    assert ["values", str(document["values"])] in lines
+    assert [value for name, value in lines if name == "alternate"] == [one["name"] for one in document["alternates"]]
 
 
 def test_show_has_the_same_fields_when_its_servers_are_silent(bucket, orders):
@@ -267,7 +276,7 @@ def test_show_on_a_terminal(bucket, seeds, orders, snapshot):
     assorted(seeds)
     shared = {  # these vary
         r"Served by      (KV_orders, copy|copy|KV_orders)\n": "Served by      NAMES\n",
-        r"(?<=Alternates, nearest first\n)(?:[#\d] .+\n)+": "ALTERNATES\n",
+        r"(?<=Alternates, nearest first\n)(?:[#\d─].+\n)+": "ALTERNATES\n",
     }
     for name in ("orders", "copy", "all", "half", "logs"):
         assert bucket("show", name, tty=True).masked(shared) == snapshot
@@ -306,7 +315,7 @@ def test_a_cluster_s_servers_and_lag_are_shown(cluster, run, bucket_name):
     assert shown["replicas"] == 3
     for command in (("bucket", "show", bucket_name), ("stream", "show", f"KV_{bucket_name}")):
         text = run(*command, env=env, tty=True).out.partition("Servers\n")[2]
-        roles = dict(line.split()[:2] for line in text.splitlines()[1:4])
+        roles = dict(line.split()[:2] for line in text.splitlines()[2:5])
         followers = {peer["name"]: "follower" for peer in shown["cluster"]["replicas"]}
         assert roles == {shown["cluster"]["leader"]: "leader", **followers}
 

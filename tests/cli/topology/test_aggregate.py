@@ -89,9 +89,9 @@ def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(run, orders, uni
     name = unique("BOTH")
     origins = ("--origin", f"bucket={orders},keys=NEW.*", "--origin", f"bucket={orders},keys=OLD.*,prefix=old")
     assert run("aggregate", "create", name, *origins).exit_code == 0
-    heading, *lines = run("topology", "status", name, tty=True).out.splitlines()
-    assert heading.split()[2:5] == ["ORIGIN", "KEYS", "LANDS"]
-    assert [line.split()[3:5] for line in lines] == [["NEW.*", "$1"], ["OLD.*", "old.$1"]]
+    origin, _, _, *lines = run("topology", "status", name, tty=True).out.splitlines()
+    assert origin.split()[0] == orders
+    assert [line.split()[2:4] for line in lines[:2]] == [["NEW.*", "$1"], ["OLD.*", "old.$1"]]
     listed = run("aggregate", "ls", tty=True).out.splitlines()
     (line,) = [line for line in listed if line.startswith(name)]
     assert line.count(orders.rstrip("0123456789")) == 1  # a long name is cut

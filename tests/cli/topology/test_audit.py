@@ -59,7 +59,7 @@ def test_audit_with_drift_exits_4_with_samples_and_the_cause(run, stale, snapsho
 
 def test_audit_all_lists_every_difference(run, stale):
     bucket, mirror = stale
-    result = run("topology", "audit", mirror, "--all")
+    result = run("topology", "audit", mirror, "--all", "-o", "tsv")
     assert result.exit_code == 4
     rows = [line.split("\t") for line in result.out.splitlines()]
     assert sorted((row[1], row[2], row[3]) for row in rows) == [

@@ -61,7 +61,7 @@ def test_destroy_asks_first_and_previews(file):
     refused = file("destroy")
     assert (refused.exit_code, "--yes" in refused.err) == (2, True)
     preview = file("destroy", "--dry-run")
-    assert (preview.exit_code, preview.out.count("delete\t")) == (0, 3)
+    assert (preview.exit_code, sum(line.startswith("- ") for line in preview.out.splitlines())) == (0, 3)
     shown = file("destroy", "--dry-run", tty=True)
     assert f"- mirror `{file.mirror}`" in shown.out
     assert file.left == file.streams

@@ -27,10 +27,14 @@ def pair(raw: RawClient, unique: Callable[..., str]) -> tuple[str, str]:
 
 def test_status_shows_replicas_in_a_table_and_as_records(run, raw, unique):
     origin, mirror = pair(raw, unique)
-    shown = run("topology", "status", mirror, tty=True)
-    heading, line = shown.out.splitlines()
-    assert heading.split() == ["REPLICA", "KIND", "ORIGIN", "STATE", "LAG", "LAST", "SEEN", "REVISION", "ORIGIN", "AT"]
-    assert re.fullmatch(rf"{mirror} +mirror +{origin} +ok +0 +just now +1 +1", line)
+    shown = run("topology", "status", mirror, tty=True).out
+    title, heading, rule, line, _, answer = shown.splitlines()
+    assert re.fullmatch(rf"{origin}  1 entry · \d+ B · revision 1", title)
+    assert heading.split() == ["replica", "kind", "keys", "land", "as", "state", "behind", "seen"]
+    assert rule == f"  {'─' * len(line[2:])}"
+    assert re.fullmatch(rf"  {mirror} +mirror  all   as they are  ✓ ok        0  just now", line)
+    assert answer == "1 origin, 1 replica: all ok"
+    assert run("topology", "status", mirror).out == shown
     (record,) = json.loads(run("topology", "status", origin, "-o", "json").out)
     assert (record["replica"], record["origin"], record["state"], record["lag"]) == (mirror, origin, "ok", 0)
     names = (
@@ -39,17 +43,21 @@ def test_status_shows_replicas_in_a_table_and_as_records(run, raw, unique):
         "map transforms"
     )
     assert list(record) == names.split()
-    assert run("topology", "status", mirror).out.split("\t")[12:15] == ["[]", "ok", "0"]
+    assert run("topology", "status", mirror, "-o", "tsv").out.split("\t")[12:15] == ["[]", "ok", "0"]
     assert run("topology", "status", unique("NONE")).exit_code == 3
 
 
-def test_status_prints_evidence_below_its_row(run, raw, unique):
+def test_status_ends_with_a_sentence_for_each_trouble(run, raw, unique):
     name = unique("A")
     Replicas(raw).aggregate(name, source("NOBODY", name, "a.>", "b.>"))
-    heading, row, evidence = run("topology", "status", name, tty=True).out.splitlines()
-    assert heading.split()[:6] == ["REPLICA", "KIND", "ORIGIN", "KEYS", "LANDS", "AS"]
-    assert row.split()[:5] == [name, "aggregate", "NOBODY", "a.>", "b.>"]
-    assert evidence == "  `NOBODY` does not exist"
+    title, _, _, row, _, *closing = run("topology", "status", name, tty=True).out.splitlines()
+    assert title == "NOBODY"
+    assert row.split() == [name, "aggregate", "a.>", "b.>", "✗", "missing", "origin"]
+    assert closing == [
+        "1 origin, 1 replica: 1 missing origin",
+        f"✗ {name} (from NOBODY): `NOBODY` does not exist",
+        "  Details and remedies: kvctl doctor",
+    ]
 
 
 def test_status_watch_in_a_pipe_prints_changed_rows(start, server, raw, unique):
@@ -87,7 +95,7 @@ def test_status_watch_waits_for_a_lost_server(start, own_server, unique):
     assert process.wait(60) == 130
 
 
-def test_status_watch_on_a_terminal_leaves_the_last_table(server, raw, unique):
+def test_status_watch_on_a_terminal_leaves_the_last_screen(server, raw, unique):
     _, mirror = pair(raw, unique)
     options = ("--watch", "--interval", "200ms", "-s", server.url)
     with Dialogue("topology", "status", mirror, *options) as dialogue:
@@ -98,7 +106,7 @@ def test_status_watch_on_a_terminal_leaves_the_last_table(server, raw, unique):
         assert dialogue.end() == 130
         assert "Traceback" not in dialogue.hear()
     assert live.startswith("\x1b[?1049h")
-    assert "1 replica, all ok" in live
+    assert "1 replica: all ok" in live
 
 
 def test_status_as_metrics(run, raw, unique, tmp_path):

@@ -52,7 +52,7 @@ def test_trace_of_live_streams_shows_revisions_and_states(run, raw, unique):
     rows = {row["name"]: (row["key"], row["state"], row["revision"], row["operation"]) for row in found["replicas"]}
     assert rows == {mirror: ("a.1", "arrived", 2, "PUT"), aggregate: ("b.1", "arrived", 1, "PUT")}
     assert (found["name"], found["key"], found["state"], found["revision"]) == (origin, "a.1", "held", 2)
-    piped = run("topology", "trace", aggregate, "b.1").out.splitlines()
+    piped = run("topology", "trace", aggregate, "b.1", "-o", "tsv").out.splitlines()
     assert [line.split("\t")[:7] for line in piped] == [
         ["origin", "1", aggregate, origin, "a.1", "arrived", "2"],
         ["start", "0", "", aggregate, "b.1", "held", "1"],

@@ -1,0 +1,66 @@
+"""`--watch`: a report or a table that is read again and redrawn in place, until `q` or Ctrl-C."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from kvctl.cli.app.options import duration
+from kvctl.cli.app.session import Session
+from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.render import cards, live_screen
+from kvctl.render.view import View, duration_text
+
+INTERVAL = timedelta(seconds=2)
+_SHORTEST_INTERVAL = timedelta(milliseconds=100)
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Keep running until `q` or Ctrl-C")]
+Interval = Annotated[timedelta | None, duration("--interval", help="Time between updates [default: 2s]")]
+
+
+def check_interval(watch: bool, interval: timedelta | None) -> timedelta:
+    """Return the time between updates. Raises UsageError."""
+    if interval is not None and (not watch or interval < _SHORTEST_INTERVAL):
+        raise UsageError("`--interval` must be at least 100ms" if watch else "`--interval` needs `--watch`")
+    return interval or INTERVAL
+
+
+def check_live(session: Session) -> None:
+    """Raise UsageError without a terminal to draw on, or with another format."""
+    if session.output != "table" or not session.terminal.is_terminal:
+        raise UsageError("`--watch` needs a terminal, and no other output format")
+
+
+async def show_live(
+    session: Session, what: str, read: Callable[[], Awaitable["cards.TextReport | View"]], interval: timedelta
+) -> None:
+    """Draw what `read` returns at each interval; only the first reading must succeed."""
+    drawn, trouble = await read(), ""
+    with live_screen.LiveScreen(session.terminal) as screen:
+        while True:
+            begun = time.monotonic()
+            about = f"{what} · every {duration_text(interval.total_seconds())} · {time.strftime('%H:%M:%S')} · q quits"
+            screen.draw([*_parts(drawn, screen.width), "", cards.text([(about, "dim"), (f"  {trouble}", "yellow")])])
+            if await _quits(screen, begun + interval.total_seconds()):
+                return
+            try:
+                drawn, trouble = await read(), ""
+            except (UnreachableError, RequestTimeout) as error:
+                if (await session.client()).connection.closed:
+                    raise
+                trouble = error.message
+
+
+def _parts(drawn: "cards.TextReport | View", width: int) -> Iterable[Any]:
+    report = drawn if isinstance(drawn, cards.TextReport) else cards.TextReport([cards.Card((), [drawn])])
+    return cards.parts(report, width)
+
+
+async def _quits(screen: "live_screen.LiveScreen", until: float) -> bool:
+    """Wait for the next reading; return True if `q` is typed before."""
+    while (left := until - time.monotonic()) > 0:
+        if await screen.key(left) == "q":
+            return True
+    return False

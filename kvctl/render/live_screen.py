@@ -1,0 +1,93 @@
+"""Full screen that is redrawn in place, and the keys typed at it."""
+
+import asyncio
+import os
+import sys
+import termios
+import tty
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from kvctl.render.terminal import Terminal
+
+_KEYS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\r": "enter", b"\n": "enter"}
+_KEYS |= {b"\x1b": "escape", b"\x7f": "backspace", b"\x08": "backspace", b"\x04": "q"}
+
+
+class LiveScreen:
+    """Alternate screen of a terminal: `with LiveScreen(terminal) as screen: screen.draw(parts)`.
+
+    What was drawn last stays on the terminal. Keys are read only if standard input is a terminal.
+    """
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._console = Console(
+            force_terminal=True,
+            legacy_windows=False,
+            no_color=False,
+            color_system="standard" if terminal.colored else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="ellipsis")
+        self._last: Group | None = None
+        self._keys: asyncio.Queue[str] = asyncio.Queue()
+        self._saved: list[Any] | None = None
+
+    @property
+    def width(self) -> int:
+        """Return the columns of the terminal."""
+        return self._console.width
+
+    @property
+    def height(self) -> int:
+        """Return the lines of the terminal."""
+        return self._console.height
+
+    def draw(self, parts: Iterable[RenderableType]) -> None:
+        """Draw from the top as much as fits."""
+        self._last = Group(*parts)
+        self._live.update(self._last, refresh=True)
+
+    async def key(self, seconds: float) -> str:
+        """Wait for a key: its character, `up`, `down`, `enter`, `escape` or `backspace`; empty if none came in time."""
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self._keys.get(), seconds)
+        return ""
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        if self._terminal.interactive:
+            self._saved = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+            asyncio.get_running_loop().add_reader(sys.stdin, self._read)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._saved is not None:
+            asyncio.get_running_loop().remove_reader(sys.stdin)
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._saved)
+        self._live.stop()
+        if self._last is not None:
+            self._console.print(self._last)
+
+    def _read(self) -> None:
+        data = os.read(sys.stdin.fileno(), 64)
+        if not data:
+            asyncio.get_running_loop().remove_reader(sys.stdin)
+            self._keys.put_nowait("q")
+        elif data in _KEYS:
+            self._keys.put_nowait(_KEYS[data])
+        else:
+            for character in data.decode("utf-8", "ignore"):
+                if character.isprintable():
+                    self._keys.put_nowait(character)
