@@ -24,6 +24,7 @@ from xdist.workermanage import WorkerController
 import kvctl
 from kvctl.labs import run_lab
 from kvctl.server import run_server
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
 
 _ROOT = Path(__file__).parents[1]
@@ -212,6 +213,13 @@ def raw(server):
     """A client on the shared server that shares no code with kvctl."""
     with RawClient(server.url) as client:
         yield client
+
+
+@pytest.fixture
+def proxy(server):
+    """A way to the shared server on which messages are lost, late or cut off."""
+    with Proxy(server.url) as running:
+        yield running
 
 
 @pytest.fixture

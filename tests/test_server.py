@@ -31,8 +31,7 @@ class TestServer:
     def test_a_restart_keeps_port_and_data(self, own_server):
         url = own_server.url
         with RawClient(url) as raw:
-            raw.create_bucket("B")
-            raw.put("B", "k", b"v")
+            raw.create_bucket("B", {"k": b"v"})
         for restart in (own_server.restart, lambda: (own_server.kill(), own_server.start())):
             restart()
             assert own_server.url == url
@@ -46,8 +45,7 @@ class TestServer:
             own_server.start()
         monkeypatch.undo()
         with RawClient(own_server.start().url) as raw:
-            raw.create_bucket("B")
-            raw.put("B", "k", b"v")
+            raw.create_bucket("B", {"k": b"v"})
         own_server.stop()
         monkeypatch.setattr(server_module, "_READY_TIMEOUT", 0.0)
         with RawClient(own_server.start().url) as raw:
@@ -105,7 +103,6 @@ class TestServer:
             "server = run_server(store=sys.argv[1]); print(server.port, flush=True); time.sleep(60)"
         )
         parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
-        assert parent.stdout is not None
         port = int(parent.stdout.readline())
         parent.kill()
         parent.communicate()
@@ -170,21 +167,19 @@ class TestLabs:
 
     def test_a_leaf_node_mirrors_across_domains(self, leaf):
         with client(leaf.contexts["hub"]) as hub, client(leaf.contexts["leaf"]) as edge:
-            hub.create_bucket("ACROSS")
-            hub.put("ACROSS", "k", b"v")
+            hub.create_bucket("ACROSS", {"k": b"v"})
             origin = {"name": "KV_ACROSS", "external": {"api": "$JS.hub.API"}}
             mirror = {"name": "ACROSS_LEAF", "mirror": origin, "mirror_direct": True, "allow_direct": True}
-            assert "error" not in edge.api("STREAM.CREATE.ACROSS_LEAF", mirror)
+            edge.create_stream(**mirror)
             until(lambda: edge.api("STREAM.INFO.ACROSS_LEAF")["state"]["messages"] == 1)
             assert edge.api("STREAM.INFO.KV_ACROSS", prefix="$JS.hub.API")["state"]["messages"] == 1
 
     def test_an_account_mirrors_the_bucket_of_another(self, accounts):
         with client(accounts.contexts["origin"]) as origin, client(accounts.contexts["replica"]) as replica:
-            origin.create_bucket("ORDERS")
-            origin.put("ORDERS", "k", b"v")
+            origin.create_bucket("ORDERS", {"k": b"v"})
             external = {"api": "ORIGIN.API", "deliver": "DELIVER.ORDERS.m"}
             mirror = {"name": "M", "mirror": {"name": "KV_ORDERS", "external": external}}
-            assert "error" not in replica.api("STREAM.CREATE.M", mirror)
+            replica.create_stream(**mirror)
             until(lambda: replica.api("STREAM.INFO.M")["state"]["messages"] >= 1)
             replica.api("STREAM.DELETE.M")
 

@@ -451,7 +451,6 @@ class TestWhatTheServerSays:
 class TestSubscriptions:
     async def test_one_that_cannot_be_sent_leaves_nothing_behind(self, own_server):
         async with connected(Context(url=own_server.url, timeout=timedelta(seconds=0.2))) as connection:
-            assert connection._parser is not None
             before = len(connection._parser.sinks), len(connection._parser.inboxes), len(connection._client._subs)
             own_server.kill()
             await until_async(lambda: not connection.online)

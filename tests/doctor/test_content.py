@@ -316,7 +316,6 @@ async def test_keys_with_byte_7f_are_reported_with_their_revision(raw, client, b
     assert found.evidence.startswith(r"2 of its keys have the byte 0x7f, the first is `a\x7fb`")
     assert f"`kvctl stream get {stream} 5`" in found.remedy
     message = await direct_get.from_leader(client.api, stream, seq=5)
-    assert message is not None
     assert message.subject == f"$KV.{bucket_name}.a\x7fb"
     for revision in (5, 6):
         await streams.delete_message(client.api, stream, revision)

@@ -71,8 +71,7 @@ async def test_hazards_of_live_replicas_are_found_with_remedies(own_server, seed
 async def test_unconnected_replicas_are_found(own_server, seeds):
     replicas = Replicas(seeds)
     for bucket in ("B", "OLD"):
-        seeds.create_bucket(bucket)
-        seeds.put(bucket, "k", b"v" * 300)
+        seeds.create_bucket(bucket, {"k": b"v" * 300})
     replicas.mirror("LOST", "NOWHERE")
     replicas.mirror("POISONED", "OLD")
     until(lambda: replicas.subjects("POISONED"))
@@ -117,7 +116,6 @@ async def test_hidden_origin_in_another_account_is_found_with_missing_exports():
             found = await examine(client.api)
             (outcome,) = await audited(client, "M")
         assert told(found) == {("note", "unconfirmed", "M")}
-        assert outcome.error is not None
         assert "import them as `ORIGIN.API.STREAM.INFO.KV_ORDERS`" in (outcome.error.hint or "")
 
 

@@ -58,7 +58,6 @@ class HostServer:
 
     def signal(self, number: int) -> None:
         """Send a signal to the server itself."""
-        assert self._process is not None
         self._process.send_signal(number)
 
     def kill(self) -> None:
@@ -77,7 +76,6 @@ class HostServer:
     def leave(self) -> None:
         """Lame duck: send clients away, then end."""
         self.signal(signal.SIGUSR2)
-        assert self._process is not None
         self._process.wait(90)
 
     def reload(self) -> None:

@@ -99,7 +99,6 @@ def test_limit_of_consumers_ends_readings_that_need_one(limited):
     ]
     try:
         for watch in watching:
-            assert watch.stdout is not None
             while '"current"' not in watch.stdout.readline():
                 assert watch.poll() is None
         for words in (("watch", "O", "--until-current"), ("keys", "O"), ("history", "O"), ("dump", "O")):

@@ -32,7 +32,6 @@ async def leader_of(servers: Servers, bucket: str) -> HostServer:
             with suppress(KvctlError, KeyError):
                 async with kvctl.connect(urls) as client:
                     info = (await client.bucket(bucket).locate(fresh=True)).info
-                    assert info is not None
                     return servers[info["cluster"]["leader"]]
             await asyncio.sleep(0.2)
 

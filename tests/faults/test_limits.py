@@ -122,7 +122,6 @@ def test_watch_ends_when_its_credentials_are_refused(tmp_path):
             assert run(server, *as_a, "bucket", "add", "B").returncode == 0
             command = [sys.executable, "-m", "kvctl", "-s", server.url, *as_a, "watch", "B", "-o", "ndjson"]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
-                assert watch.stdout is not None
                 assert "current" in watch.stdout.readline()
                 server.configure(jetstream + users.format("second"))
                 server.reload()

@@ -71,7 +71,6 @@ class Job:
     async def progress(self, client: kvctl.Client) -> int:
         """How much the job has done."""
         info = (await client.bucket("B").locate(fresh=True)).info
-        assert info is not None
         return int(info["state"]["messages"])
 
     async def found(self, client: kvctl.Client) -> list[tuple[str, bytes]]:

@@ -19,7 +19,7 @@ from datetime import timedelta
 import kvctl
 from kvctl import Bucket, Client, Entry
 from kvctl.errors import (
-    ConditionsFailed,
+    ConflictError,
     KeyExists,
     LeaseHeld,
     LeaseLost,
@@ -56,6 +56,10 @@ class Workload:
     cas: list[tuple[int, int]] = field(default_factory=list)
     """Revision expected and got."""
     created: list[tuple[str, int]] = field(default_factory=list)
+    transferred: dict[str, int] = field(default_factory=dict)
+    """By receipt of a transfer: the revision reported."""
+    refused: list[str] = field(default_factory=list)
+    """Receipts of transfers that were reported not to be stored."""
     seen: list[list[Entry]] = field(default_factory=list)
     """By watch."""
     held: list[tuple[float, float, int]] = field(default_factory=list)
@@ -155,17 +159,28 @@ class Workload:
             self.created.append((key, revision))
         await asyncio.sleep(0.02)
 
-    async def transfer(self, bucket: Bucket, _: int) -> None:
-        """From one account to another, both or none."""
-        giver, taker = (f"account.{number}" for number in random.sample(range(ACCOUNTS), 2))
+    async def transfer(self, bucket: Bucket, number: int) -> None:
+        """From one account to two others, all or none, with a receipt under a key of its own."""
         async with self.timed():
-            one, other = await bucket.get(giver, leader=True), await bucket.get(taker, leader=True)
-        transaction = Transaction()
-        transaction.update(giver, b"%d" % (int(one.value) - 1), one.revision)
-        transaction.update(taker, b"%d" % (int(other.value) + 1), other.revision)
-        with suppress(ConditionsFailed, WrongRevision):
+            found = await bucket.get_many(
+                [f"account.{account}" for account in random.sample(range(ACCOUNTS), 3)], leader=True
+            )
+        receipt = f"receipt.{number}.{self.operations}"
+        transaction = Transaction().put(receipt, b"")
+        for entry, change in zip((entry for entry in found if entry is not None), (-2, 1, 1), strict=True):
+            value = b"%d" % (int(entry.value) + change)
+            if random.random() < 0.5:
+                transaction.update(entry.key, value, entry.revision)
+            else:
+                transaction.expect(entry.key, value=entry.value).put(entry.key, value)
+        try:
             async with self.timed():
-                await bucket.commit(transaction)
+                self.transferred[receipt], *_ = await bucket.commit(transaction)
+        except ConflictError:
+            self.refused.append(receipt)
+        except UnreachableError:
+            self.refused.append(receipt)
+            raise
 
     async def watch(self, bucket: Bucket, _: int) -> None:
         """Every revision from the first on, in one reading that survives what happens."""
@@ -196,11 +211,14 @@ class Workload:
 
     async def working(self, limit: float = 120) -> None:
         """Wait until writes of all kinds are acknowledged again."""
-        before = (len(self.cas), sum(map(len, self.puts.values())))
+        wanted = [done + more for done, more in zip(self._done(), (30, 60, 15), strict=True)]
         deadline = time.monotonic() + limit
-        while len(self.cas) < before[0] + 30 or sum(map(len, self.puts.values())) < before[1] + 60:
+        while any(done < least for done, least in zip(self._done(), wanted, strict=True)):
             assert time.monotonic() < deadline, "no writes after the fault"
             await asyncio.sleep(0.05)
+
+    def _done(self) -> list[int]:
+        return [len(self.cas), sum(map(len, self.puts.values())), len(self.transferred)]
 
     async def check(self, client: Client) -> None:
         """Compare everything with what the bucket holds; all clients have ended."""
@@ -218,8 +236,7 @@ class Workload:
             all(stored[key][0].revision == revision for key, revision in self.created if stored[key]),
             "a creation was reported at another revision",
         )
-        total = sum(int(stored[f"account.{number}"][-1].value) for number in range(ACCOUNTS))
-        self._require(total == ACCOUNTS * EACH, f"the accounts hold {total}")
+        self._check_transfers(stored)
         spans = sorted(self.held)
         overlaps = [pair for pair in itertools.pairwise(spans) if pair[1][0] < pair[0][1]]
         self._require(not overlaps, f"two held the lease: {overlaps[:2]}")
@@ -243,6 +260,13 @@ class Workload:
         self._require(
             len(self.cas) <= value <= len(self.cas) + self.unknown + len(self.violations) + 2, f"counter {value}"
         )
+
+    def _check_transfers(self, stored: dict[str, list[Entry]]) -> None:
+        total = sum(int(stored[f"account.{number}"][-1].value) for number in range(ACCOUNTS))
+        self._require(total == ACCOUNTS * EACH, f"the accounts hold {total}")
+        for receipt, revision in self.transferred.items():
+            self._require([entry.revision for entry in stored[receipt]] == [revision], f"`{receipt}` is elsewhere")
+        self._require(not any(stored[receipt] for receipt in self.refused), "a refused transfer was stored")
 
     def _check_watches(self, stored: dict[str, list[Entry]]) -> None:
         for found in self.seen:

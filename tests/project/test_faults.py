@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 import kvctl
 from kvctl import Bucket, Client, Entry
-from kvctl.errors import KvctlError, StreamReplaced, UnreachableError
+from kvctl.errors import KvctlError, UnreachableError
 from kvctl.labs import Lab
 from kvctl.server import Server
 from tests.faults.workload import Workload
@@ -32,11 +32,13 @@ async def connections(lab: Lab, count: int) -> AsyncIterator[list[Client]]:
         yield [await stack.enter_async_context(kvctl.connect(",".join(order))) for order in orders]
 
 
-async def leader_of(bucket: Bucket, lab: Lab) -> Server:
+async def leader_of(bucket: Bucket, servers: Mapping[str, Server]) -> Server:
     """The server that leads the bucket's stream."""
+    if len(servers) == 1:
+        (only,) = servers.values()
+        return only
     info = (await bucket.locate(fresh=True)).info
-    assert info is not None
-    return lab.servers[info["cluster"]["leader"]]
+    return servers[info["cluster"]["leader"]]
 
 
 async def killed(server: Server, down: float) -> None:
@@ -57,32 +59,39 @@ async def all_killed(lab: Lab) -> None:
     await asyncio.gather(*(asyncio.to_thread(server.start) for server in lab.servers.values()))
 
 
-@pytest.mark.guarantee("writing-1", "reading-2", "reading-6", by="kill")
-@pytest.mark.parametrize(
-    ("fault", "seconds"), [(killed, 2.0), pytest.param(stopped, 3.0, marks=pytest.mark.slow)], ids=["kill", "stop"]
-)
-async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(own_cluster, seed, fault, seconds):
-    async with worked(own_cluster) as bucket:
-        await fault(await leader_of(bucket, own_cluster), seconds)
+@pytest.mark.guarantee("writing-1", "reading-2", "reading-6", "transactions-2", by="kill")
+async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_a_leader_fails(own_cluster, seed):
+    await worked(own_cluster.servers, lambda leader: killed(leader, 2.0))
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("writing-1", "reading-2", "reading-6", "transactions-2", by="kill")
+@pytest.mark.parametrize(("fault", "seconds"), [(killed, 1.0), (stopped, 3.0), (stopped, 8.0)])
+async def test_nothing_acknowledged_is_lost_and_conditions_hold_over_many_failures(own_cluster, seed, fault, seconds):
+    await worked(own_cluster.servers, lambda leader: fault(leader, seconds), times=6)
+
+
+@pytest.mark.guarantee("writing-1", "transactions-2", by="kill")
+async def test_nothing_acknowledged_is_lost_and_conditions_hold_when_the_only_server_is_killed(own_server, seed):
+    await worked({"": own_server}, lambda leader: killed(leader, 0.1), times=2)
 
 
 @pytest.mark.slow
 @pytest.mark.guarantee("writing-1", by="kill")
 async def test_nothing_acknowledged_is_lost_when_all_servers_die(own_cluster, seed):
-    async with worked(own_cluster):
-        await all_killed(own_cluster)
+    await worked(own_cluster.servers, lambda _: all_killed(own_cluster))
 
 
-@asynccontextmanager
-async def worked(lab: Lab) -> AsyncIterator[Bucket]:
-    """Every kind of traffic before, during and after the block, and everything checked at the end."""
+async def worked(servers: Mapping[str, Server], fail: Callable[[Server], Awaitable[None]], times: int = 1) -> None:
+    """Every kind of traffic while what leads the bucket fails so many times, and everything checked at the end."""
     work = Workload("B")
-    urls = [server.url for server in lab.servers.values()]
+    urls = [server.url for server in servers.values()]
     async with kvctl.connect(",".join(urls)) as client:
-        bucket = await work.prepare(client, replicas=3)
+        bucket = await work.prepare(client, replicas=len(servers))
         async with work.running(urls):
-            await work.working()
-            yield bucket
+            for _ in range(times):
+                await work.working()
+                await fail(await leader_of(bucket, servers))
             await work.working()
         await work.check(client)
 
@@ -108,9 +117,8 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
         reader = await asyncio.create_subprocess_exec(
             sys.executable, "-c", SLOW_READER, urls, "asleep", stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        assert reader.stderr is not None
         said = await reader.stderr.readline()  # it has the first messages, and sleeps
-        await killed(await leader_of(bucket, own_cluster), 1.0)
+        await killed(await leader_of(bucket, own_cluster.servers), 1.0)
         out, err = await asyncio.wait_for(reader.communicate(), 300)
         assert (reader.returncode, said) == (0, b"reading\n"), err.decode()
         seen, size, peak = map(int, re.findall(rb"\d+", out))
@@ -118,33 +126,12 @@ async def test_a_slow_reader_gets_everything_in_bounded_memory_though_the_leader
         assert peak < 90, f"{peak} MB"
 
 
-@pytest.mark.guarantee("reading-16", by="fault")
-async def test_a_bucket_deleted_under_a_listing_ends_it_with_an_error(own_cluster, seed, monkeypatch):
-    monkeypatch.setattr("kvctl.jetstream.consumers.server_consumer.BATCH_MESSAGES", 200)
-    async with connections(own_cluster, 2) as (client, other):
-        bucket = await client.create_bucket("B", replicas=3)
-        await bucket.put_many((f"k.{number}", b"") for number in range(5000))
-
-        async def listed() -> int:
-            keys = 0
-            async for batch in bucket.key_batches():
-                if not keys:
-                    await other.delete_bucket("B")
-                keys += len(batch)
-            return keys
-
-        begun = time.monotonic()
-        with pytest.raises(StreamReplaced):
-            await listed()
-        assert time.monotonic() - begun < 12  # its patience is 15
-
-
 @pytest.mark.guarantee("writing-1", "writing-12", by="kill")
 async def test_bulk_writes_over_a_leaders_death_are_all_accounted_for(own_cluster, seed):
     count = 20_000
     async with connections(own_cluster, 1) as (client,):
         bucket = await client.create_bucket("B", replicas=3)
-        victim = await leader_of(bucket, own_cluster)
+        victim = await leader_of(bucket, own_cluster.servers)
         fault: list[asyncio.Task[Any]] = []
 
         async def items() -> AsyncIterator[tuple[str, bytes]]:

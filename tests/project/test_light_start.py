@@ -21,31 +21,12 @@ import json
 print(json.dumps([code, names]), file=sys.stderr)
 """
 HEAVY = (
-    "nats",
-    "yaml",
-    "rich",
-    "pydantic",
-    "pyspark",
-    "pyarrow",
-    "pandas",
-    "asyncio",
-    "ssl",
-    "socket",
-    "typer.rich_utils",
-    "kvctl.connection",
-    "kvctl.kv.bucket",
+    *"""
+    nats yaml rich pydantic pyspark pyarrow pandas asyncio ssl socket typer.rich_utils kvctl.connection
+    kvctl.kv.bucket
+""".split(),
 )
-OTHERS = (
-    "yaml",
-    "rich",
-    "pydantic",
-    "pyspark",
-    "pyarrow",
-    "typer.rich_utils",
-    "kvctl.topology",
-    "kvctl.server",
-    "kvctl.labs",
-)
+OTHERS = (*"yaml rich pydantic pyspark pyarrow typer.rich_utils kvctl.topology kvctl.server kvctl.labs".split(),)
 
 RARE = ("nats.js", "aiohttp", "asyncio.sslproto", "asyncio.staggered", "csv", "bz2", "lzma", "locale", "hashlib")
 """Modules that Python, Typer and nats-py import, and that no command needs for a connection without TLS."""

@@ -15,17 +15,7 @@ from kvctl.render.view import FORMATS
 from tests.support.readme import README, ROOT
 
 TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "kvctl" / "topics").glob("*.md"))}
-WRITTEN = {
-    "automation",
-    "environment",
-    "exit-codes",
-    "formats",
-    "guarantees",
-    "hazards",
-    "servers",
-    "tables",
-    "topologies",
-}
+WRITTEN = {*"automation environment exit-codes formats guarantees hazards servers tables topologies".split()}
 WIDTH = 80
 
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -67,15 +68,24 @@ class RawClient:
         """Write a key as any client would; its revision."""
         return int(self.request(f"$KV.{bucket}.{key}", value, headers).json()["seq"])
 
-    def create_bucket(self, bucket: str, **config: object) -> dict[str, Any]:
-        """A bucket with ADR-8's stream configuration, and what else is asked for."""
+    def create_bucket(
+        self, bucket: str, entries: Mapping[str, bytes] | None = None, **config: object
+    ) -> dict[str, Any]:
+        """A bucket with ADR-8's stream configuration, and what else is asked for; with these entries."""
         stream = {
             "name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 1,
             "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True,
             "storage": "file", "duplicate_window": 120_000_000_000, "max_msgs": -1, "max_bytes": -1,
             "max_msg_size": -1, "max_consumers": -1, "num_replicas": 1, "retention": "limits",
         } | config  # fmt: skip
-        answer = self.api(f"STREAM.CREATE.KV_{bucket}", stream)
+        answer = self.create_stream(**stream)
+        for key, value in (entries or {}).items():
+            self.put(bucket, key, value)
+        return answer
+
+    def create_stream(self, name: str, **config: object) -> dict[str, Any]:
+        """A stream with this configuration."""
+        answer = self.api(f"STREAM.CREATE.{name}", {"name": name, **config})
         assert "error" not in answer, answer
         return answer
 

@@ -5,16 +5,10 @@ import time
 
 import pytest
 
-from tests.support.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
+from tests.support.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Swallow
 from tests.support.raw import RawClient
 
 ENDED = (ConnectionError, TimeoutError, OSError)
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture

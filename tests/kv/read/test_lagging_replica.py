@@ -41,7 +41,7 @@ async def keys(bucket: Bucket) -> list[str]:
 @pytest.mark.guarantee("reading-6", by="fault")
 async def test_listings_and_dumps_show_only_the_latest_values(bucket, own_cluster):
     """A follower is away for 8,000 writes, and back while it applies them."""
-    leader = await leader_of(bucket, own_cluster)
+    leader = await leader_of(bucket, own_cluster.servers)
     followers = [server for server in own_cluster.servers.values() if server is not leader]
     async with kvctl.connect(leader.url) as client:
         bucket = client.bucket("B")

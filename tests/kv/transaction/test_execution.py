@@ -1,6 +1,7 @@
 """Transactions on real servers: all or nothing, on every condition, and truthful when an answer is lost."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Bucket, Context, Operation, Transaction
+from kvctl import Bucket, Client, Context, Operation, Transaction
 from kvctl.errors import (
     BucketNotFound,
     ConditionsFailed,
@@ -24,8 +25,9 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv.transaction import execution
-from kvctl.server import run_server
+from tests.project.test_faults import connections
 from tests.support.differences import differences
+from tests.support.restricted import restricted
 
 
 @pytest.fixture
@@ -40,9 +42,7 @@ async def content(bucket: Bucket) -> dict[str, bytes]:
 class TestAllOrNothing:
     @pytest.mark.guarantee("transactions-1")
     async def test_every_change_in_one_step(self, bucket):
-        await bucket.put("old", b"1")
-        await bucket.put("older", b"1")
-        await bucket.put("host", b"a")
+        await bucket.put_many([("old", b"1"), ("older", b"1"), ("host", b"a")])
         transaction = Transaction().put("port", b"8081").create("lock", b"me", ttl=timedelta(seconds=30))
         transaction.update("host", b"b", 3).delete("old").purge("older").delete("never")
         assert await bucket.commit(transaction) == [4, 5, 6, 7, 8, 9]
@@ -95,9 +95,7 @@ class TestAllOrNothing:
 class TestConditions:
     @pytest.mark.guarantee("transactions-1")
     async def test_all_that_fail_are_named_and_nothing_is_written(self, bucket):
-        await bucket.put("port", b"1")
-        await bucket.put("lock", b"me")
-        await bucket.put("mode", b"off")
+        await bucket.put_many([("port", b"1"), ("lock", b"me"), ("mode", b"off")])
         await bucket.delete("mode")
         transaction = (
             Transaction()
@@ -196,18 +194,26 @@ class TestConditions:
             await bucket.check(Transaction().update("a", b"", 3))
         assert (await bucket.status()).last_revision == 0
 
-    async def test_concurrent_creations_succeed_once(self, server, bucket):
-        async def create(name: int) -> bool:
-            async with kvctl.connect(server.url) as client:
-                transaction = Transaction().create("a", b"%d" % name).create("b", b"%d" % name)
-                try:
-                    await client.bucket(bucket.name).commit(transaction)
-                    return True
-                except ConditionsFailed:
-                    return False
+    async def test_concurrent_creations_of_the_same_keys_succeed_once(self, cluster, bucket_name):
+        """Contenders on three servers; every key is won by the one that won them all."""
+        async with connections(cluster, 6) as clients:
+            bucket = await clients[0].create_bucket(bucket_name, replicas=3, atomic=True)
+            for round in range(5):
 
-        assert sum(await asyncio.gather(*(create(name) for name in range(6)))) == 1
-        assert len(set((await content(bucket)).values())) == 1
+                async def create(client: Client, name: int, round: int = round) -> bool:
+                    transaction = Transaction()
+                    for key in random.sample("abcd", 4):
+                        transaction.create(f"{round}.{key}", b"%d" % name)
+                    try:
+                        await client.bucket(bucket_name).commit(transaction)
+                        return True
+                    except ConditionsFailed:
+                        return False
+
+                won = await asyncio.gather(*map(create, clients, range(6)))
+                assert sum(won) == 1
+                found = [entry.value async for entry in bucket.entries(f"{round}.*")]
+                assert found == [b"%d" % won.index(True)] * 4
 
 
 class TestRefused:
@@ -290,18 +296,8 @@ class TestRefused:
         assert (await bucket.get("b")).revision == revision
 
     async def test_a_denied_key_is_named(self):
-        config = """
-listen: "127.0.0.1:@client@"
-jetstream { store_dir: "@store@" }
-accounts { APP { jetstream: enabled, users: [
-  {user: admin, password: admin}
-  {user: some, password: some, permissions: {publish: {allow: [">"], deny: ["$KV.B.b"]}}}
-] } }
-"""
-        with run_server(config=config, name="strict") as server:
-            admin = server.url.replace("nats://", "nats://admin:admin@")
-            some = server.url.replace("nats://", "nats://some:some@")
-            async with kvctl.connect(admin) as client, kvctl.connect(some) as other:
+        with restricted('publish: {deny: "$KV.B.b"}') as users:
+            async with kvctl.connect(users.everything) as client, kvctl.connect(users.some) as other:
                 bucket = await client.create_bucket("B", atomic=True)
                 for keys in ("abc", "acb", "bac"):
                     transaction = Transaction()
@@ -313,19 +309,8 @@ accounts { APP { jetstream: enabled, users: [
                 assert (await bucket.status()).values == 0
 
     async def test_revisions_are_compared_without_permission_to_read(self):
-        config = """
-listen: "127.0.0.1:@client@"
-jetstream { store_dir: "@store@" }
-accounts { APP { jetstream: enabled, users: [
-  {user: admin, password: admin}
-  {user: writer, password: writer, permissions: {
-    publish: ["$KV.B.>", "$JS.API.STREAM.INFO.KV_B"], subscribe: ["_INBOX.>"]}}
-] } }
-"""
-        with run_server(config=config, name="strict") as server:
-            admin = server.url.replace("nats://", "nats://admin:admin@")
-            writer = server.url.replace("nats://", "nats://writer:writer@")
-            async with kvctl.connect(admin) as client, kvctl.connect(writer) as other:
+        with restricted('publish: ["$KV.B.>", "$JS.API.STREAM.INFO.KV_B"], subscribe: "_INBOX.>"') as users:
+            async with kvctl.connect(users.everything) as client, kvctl.connect(users.some) as other:
                 await (await client.create_bucket("B", atomic=True)).put("a", b"1")
                 transaction = Transaction().update("a", b"2", 1).expect("b", revision=0).put("c", b"")
                 assert await other.bucket("B").commit(transaction) == [2, 3]
