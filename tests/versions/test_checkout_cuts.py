@@ -11,16 +11,8 @@ from kvctl.server import Server
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import checkout
-from tests.support.proxy import Cut, LoseAnswer, Proxy
+from tests.support.proxy import Cut, LoseAnswer
 from tests.support.raw import RawClient
-
-pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture(params=[1, 5], ids=["no history", "history"])

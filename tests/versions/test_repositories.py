@@ -14,10 +14,10 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.kv import stream_kind
-from kvctl.server import run_server
 from kvctl.versions import catalog
 from kvctl.versions.catalog import LAYOUT, RepositoryConfig, check_repository
 from kvctl.versions.repositories import default_author
+from tests.support.restricted import restricted
 
 
 async def test_repository_is_created_once_and_begins_with_a_commit(client, unique):
@@ -119,16 +119,8 @@ async def test_full_repository_hints_at_its_limit(client, unique):
 
 async def test_permission_error_names_all_subjects_of_the_repository():
     """One record's subject is not enough: the next epoch has another."""
-    config = """
-listen: "127.0.0.1:@client@"
-jetstream { store_dir: "@store@" }
-accounts { APP { jetstream: enabled, users: [
-  {user: admin, password: x}, {user: reader, password: x, permissions: {publish: {deny: ["$KVR.R.>"]}}}
-] } }
-"""
-    with run_server(config=config, name="strict") as server:
-        admin, reader = [server.url.replace("//", f"//{user}:x@") for user in ("admin", "reader")]
-        async with kvctl.connect(admin) as client, kvctl.connect(reader) as other:
+    with restricted('publish: {deny: "$KVR.R.>"}') as users:
+        async with kvctl.connect(users.everything) as client, kvctl.connect(users.some) as other:
             await kvctl.Repositories(client).create("R")
             repository = await kvctl.Repositories(other).open("R")
             for write in (repository.put("main", "a", b""), repository.reset("main"), repository.create_tag("v1")):

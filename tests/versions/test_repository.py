@@ -9,17 +9,15 @@ from kvctl.errors import ConflictError, NotFoundError, OutcomeUnknown, UsageErro
 from kvctl.versions import refs
 from kvctl.versions.branch.branch_names import RefExists
 from kvctl.versions.commits import HasStagedChanges, NothingToCommit
-from kvctl.versions.merges import MergeConflict
 from kvctl.versions.model import INLINE, LONGEST_KEY, Commit
 from kvctl.versions.ref_diff import ChangeKind, UnrelatedHistories
-from kvctl.versions.refs import COMMITS, BranchNotFound, RefNotFound
+from kvctl.versions.refs import BranchNotFound, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import StoreChange, StoreCondition
 from kvctl.versions.tree.chunks import BadRecord
-from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, SteppedStore, at_every_step
-from tests.versions.repos import committed, held, history, history_ids, seal, staged
+from tests.versions.repos import committed, held, history, history_ids, seal, staged, stranger
 
 
 class TestStaging:
@@ -50,7 +48,6 @@ class TestStaging:
     async def test_conditional_writes_compare_what_is_read(self, repo):
         await committed(repo, "main", "one", a=b"1")
         (entry,) = await repo.get("main", "a")
-        assert entry is not None
         await repo.write_if("main", "a", b"2", entry.identity)
         for identity in (entry.identity, None):
             with pytest.raises(ConflictError, match="`a` on `main` has identity"):
@@ -59,14 +56,6 @@ class TestStaging:
         with pytest.raises(ConflictError, match="does not exist"):
             await repo.write_if("main", "none", b"1", entry.identity)
         assert await held(repo) == {"a": b"2", "new": b"1"}
-
-    async def test_reset_drops_them(self, repo):
-        await committed(repo, "main", "one", a=b"1")
-        await repo.put("main", "a", b"2")
-        await repo.reset("main")
-        assert await held(repo) == {"a": b"1"}
-        with pytest.raises(NothingToCommit):
-            await repo.commit("main", "nothing")
 
 
 class TestCommit:
@@ -81,11 +70,13 @@ class TestCommit:
 
     async def test_commit_without_changes_is_refused_and_leaves_nothing(self, repo):
         await committed(repo, "main", "one", a=b"1")
-        for changes in ({}, {"a": b"1"}, {"none": None}):
+        before = await refs.branch(repo.store, "main")
+        for changes in ({}, {}, {"a": b"1"}, {"none": None}):
             await repo.put_many("main", changes) if changes else None
             with pytest.raises(NothingToCommit):
                 await repo.commit("main", "again")
             assert await staged(repo) == {}
+            assert changes or await refs.branch(repo.store, "main") == before  # nothing was written
         made = await repo.commit("main", "on purpose", allow_empty=True)
         assert made.parents == ((await history_ids(repo))[1],)
 
@@ -102,14 +93,6 @@ class TestCommit:
             with pytest.raises(UsageError, match="message, author and metadata"):
                 await repo.commit("main", **said)
         assert await staged(repo) == {"a": b"1"}
-
-    async def test_commit_without_staged_changes_writes_nothing(self, repo):
-        await committed(repo, "main", "one", a=b"1")
-        before = await refs.branch(repo.store, "main")
-        for _ in range(3):
-            with pytest.raises(NothingToCommit):
-                await repo.commit("main", "again")
-        assert await refs.branch(repo.store, "main") == before
 
     async def test_commit_of_a_change_that_was_dropped_leaves_nothing(self, repo):
         await repo.put("main", "a", b"1")
@@ -161,39 +144,6 @@ class TestCommit:
             await repo.reset("main")
 
         assert await at_every_step(scenario, kill=False) > 5
-
-    async def test_equal_content_has_the_same_tree_however_it_was_written(self, repo):
-        keys = [f"k.{number}" for number in range(300)]
-        await repo.create_branch("other")
-        for branch, order in (("main", keys), ("other", keys[::-1])):
-            for at in range(0, 300, 100):
-                await repo.put_many(branch, {key: key.encode() for key in order[at : at + 100]})
-                await repo.commit(branch, str(at))
-        roots = [(await refs.branch(repo.store, branch)).branch.root for branch in ("main", "other")]
-        assert roots[0] == roots[1]
-        assert await repo.diff("main", "other") == []
-
-    async def test_failed_commits_lose_nothing_and_cost_nothing(self, repo):
-        class Fails(Exception):
-            pass
-
-        write = repo.store.write
-
-        async def fail(conditions: Sequence[StoreCondition], changes: Sequence[StoreChange]) -> list[int]:
-            if any(change.partition == COMMITS for change in changes):
-                raise Fails
-            return await write(conditions, changes)
-
-        for number in range(12):
-            await repo.put("main", f"k{number}", b"v")
-            repo.store.write = fail
-            with pytest.raises(Fails):
-                await repo.commit("main", "fails")
-            repo.store.write = write
-        assert len(await held(repo)) == 12
-        await repo.commit("main", "at last")
-        assert len(await held(repo, "main@")) == 12
-        assert (await refs.branch(repo.store, "main")).branch.sealed == ()
 
 
 class Unanswered(MemoryStore):
@@ -247,7 +197,6 @@ class TestRefs:
         }
         for expression, value in expected.items():
             (entry,) = await repo.get(expression, "n")
-            assert entry is not None
             assert (expression, entry.value) == (expression, value)
         many = "9" * 5000
         for missing in ("none", "main~9", "main^2", "abcd", "f" * 40, f"main~{many}", f"main^{many}", f"main~0{many}"):
@@ -339,102 +288,20 @@ class TestRefs:
         await repo.create_branch("feature/x")
         assert await held(repo, "feature/x") == {"a": b"1"}
 
-    async def test_merge_base(self, repo):
-        fork = await committed(repo, "main", "one", a=b"1")
-        await repo.create_branch("b")
-        left = await committed(repo, "main", "two", a=b"2")
-        right = await committed(repo, "b", "three", b=b"3")
-        assert await refs.merge_base(repo.store, left.id, right.id) == fork.id
-        assert await refs.merge_base(repo.store, left.id, fork.id) == fork.id
-        merged = (await repo.merge("main", "b")).commit
-        assert merged is not None
-        assert await refs.merge_base(repo.store, merged.id, left.id) == left.id
-
 
 class TestMerge:
-    async def test_merge_combines_both_sides_changes(self, repo):
-        await committed(repo, "main", "base", a=b"1", b=b"1", c=b"1")
-        await repo.create_branch("side")
-        source = await committed(repo, "side", "side", a=b"2", d=b"1", c=None)
-        dest = await committed(repo, "main", "main", b=b"2")
-        made = (await repo.merge("side", "main", "together")).commit
-        assert made is not None
-        assert made.parents == (dest.id, source.id)
-        assert await held(repo) == {"a": b"2", "b": b"2", "d": b"1"}
-        assert (await repo.merge("side", "main")).commit is None
-        assert await history(repo) == ["together", "main", "side", "base", "Repository created"]
-
-    async def test_conflicts_are_listed_and_nothing_changes(self, repo):
-        await committed(repo, "main", "base", a=b"1", b=b"1", same=b"1")
-        await repo.create_branch("side")
-        await committed(repo, "side", "side", a=b"2", b=None, same=b"2", only=b"1")
-        before = await committed(repo, "main", "main", a=b"3", b=b"4", same=b"2")
-        with pytest.raises(MergeConflict) as caught:
-            await repo.merge("side", "main")
-        assert [item.key for item in caught.value.conflicts] == ["a", "b"]
-        assert (await history_ids(repo))[0] == before.id
-        await repo.create_branch("copy")
-        await repo.merge("side", "main", strategy=Strategy.DEST_WINS)
-        await repo.merge("side", "copy", strategy=Strategy.SOURCE_WINS, squash=True)
-        assert await held(repo) == {"a": b"3", "b": b"4", "same": b"2", "only": b"1"}
-        assert await held(repo, "copy") == {"a": b"2", "same": b"2", "only": b"1"}
-        assert len((await refs.commit(repo.store, (await history_ids(repo, "copy"))[0])).parents) == 1
-
-    async def test_merge_refuses_staged_changes_and_unrelated_histories(self, repo, store):
+    async def test_merge_refuses_staged_changes_and_unrelated_histories(self, repo):
         await committed(repo, "main", "one", a=b"1")
         await repo.create_branch("side", "main~1")
         await repo.put("side", "x", b"1")
         for attempt in (repo.merge("main", "side"), repo.revert("side", "main"), repo.cherry_pick("side", "main")):
             with pytest.raises(ConflictError, match="staged changes"):
                 await attempt
-        stranger = Commit(
-            root=(await refs.branch(store, "main")).branch.root, parents=(), message="", author="", created_ns=1
-        )
-        await store.set(refs.COMMITS, bytes.fromhex(stranger.id), stranger.encode())
         with pytest.raises(UnrelatedHistories):
-            await repo.merge(stranger.id, "main")
-
-    async def test_revert_and_cherry_pick(self, repo):
-        await committed(repo, "main", "one", a=b"1")
-        await repo.create_branch("side")
-        second = await committed(repo, "main", "two", a=b"2", b=b"1")
-        await committed(repo, "main", "three", c=b"1")
-        await repo.revert("main", second.id)
-        assert await held(repo) == {"a": b"1", "c": b"1"}
-        made = (await repo.cherry_pick("side", second.id)).commit
-        assert await held(repo, "side") == {"a": b"2", "b": b"1"}
-        assert made is not None
-        assert made.message == "two"
-        await committed(repo, "main", "four", a=b"5")
-        with pytest.raises(MergeConflict):
-            await repo.revert("main", "main~1")
-        with pytest.raises(UsageError, match="first commit"):
-            await repo.revert("main", (await history_ids(repo))[-1])
+            await repo.merge(await stranger(repo), "main")
 
 
 class TestSizes:
-    async def test_largest_accepted_value_can_be_committed(self, repo):
-        largest = repo.writer.largest
-        value = b"x" * largest
-        await repo.put("main", "large", value)
-        await repo.write_if("main", "created", value[::-1], None)
-        await repo.put_many("main", {"many.1": value + b"", "many.2": b"y" * largest})
-        made = await repo.commit("main", "large")
-        fresh = Repository(repo.store)
-        found = await held(fresh, made.id)
-        assert {key: len(one) for key, one in found.items()} == dict.fromkeys(
-            ("created", "large", "many.1", "many.2"), largest
-        )
-        for attempt in (
-            repo.put("main", "large", value + b"x"),
-            repo.put_many("main", {"a": b"1", "large": value + b"x"}),
-            repo.write_if("main", "new", value + b"x", None),
-            repo.record("main", {"large": value + b"x"}, "too large"),
-        ):
-            with pytest.raises(UsageError, match="bytes"):
-                await attempt
-        assert await staged(repo) == {}
-
     async def test_longest_key_works_everywhere(self, repo):
         longest = "k" * LONGEST_KEY
         await repo.put("main", longest, b"1")

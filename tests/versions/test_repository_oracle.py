@@ -531,20 +531,10 @@ _WEIGHTS = [
     ("commit_by_a_process", 1),
 ]
 _MAY_BE_KILLED = {
-    "commit",
-    "record",
-    "merge",
-    "revert",
-    "pick",
-    "reset",
-    "reset_key",
-    "reset_prefix",
-    "reset_hard",
-    "create_branch",
-    "delete_branch",
-    "create_tag",
-    "gc",
-    "load_all",
+    *"""
+    commit record merge revert pick reset reset_key reset_prefix reset_hard create_branch delete_branch
+    create_tag gc load_all
+""".split()
 }
 
 

@@ -23,6 +23,14 @@ async def keys_of(repo: Repository, epoch: str) -> list[bytes]:
     return [entry.key async for entry in repo.store.scan(partition_of(epoch))]
 
 
+class Fails(Exception):
+    pass
+
+
+async def fail(*_: object) -> None:
+    raise Fails
+
+
 async def test_reset_drops_all_staged_changes_and_leaves_nothing_behind(repo):
     await committed(repo, "main", "one", a=b"1")
     await repo.put("main", "a", b"2")
@@ -102,12 +110,6 @@ async def test_hard_reset_moves_the_branch_and_is_refused_with_staged_changes(re
 async def test_epochs_of_many_failed_commits_are_folded_without_loss(repo, monkeypatch):
     monkeypatch.setattr(epochs, "MAX_SEALED", 12)
 
-    class Fails(Exception):
-        pass
-
-    async def fail(*_: object) -> None:
-        raise Fails
-
     updated = repo.objects.updated
     for number in range(100):
         await repo.put("main", f"k{number}", b"v")
@@ -126,12 +128,6 @@ async def test_epochs_of_many_failed_commits_are_folded_without_loss(repo, monke
 
 @pytest.mark.guarantee("versions-13")
 async def test_failed_commits_with_nothing_new_staged_seal_once(repo):
-    class Fails(Exception):
-        pass
-
-    async def fail(*_: object) -> None:
-        raise Fails
-
     await repo.put("main", "a", b"1")
     updated, repo.objects.updated = repo.objects.updated, fail  # type: ignore[method-assign]
     for _ in range(3):

@@ -148,9 +148,6 @@ async def collect(repo: Repository) -> None:
     await repo.gc()
 
 
-OTHERS = [put, commit, put_and_commit, reset, reset_keys, load, clean_and_merge, collect]
-
-
 @pytest.mark.guarantee("versions-23", by="race")
 @pytest.mark.parametrize(
     "other",
@@ -171,10 +168,7 @@ async def test_other_operation_at_any_step_comes_completely_before_or_after(othe
     async def scenario(fuse: Fuse) -> None:
         repo = await fresh()
 
-        async def between() -> None:
-            await other(Repository(repo.store))
-
-        fuse.then = between
+        fuse.then = lambda: other(Repository(repo.store))
         await load_all(Repository(SteppedStore(repo.store, fuse)))
         if fuse.finished:
             return
@@ -212,10 +206,7 @@ async def test_branch_deleted_at_any_step_leaves_nothing():
     async def scenario(fuse: Fuse) -> None:
         repo = await fresh()
 
-        async def between() -> None:
-            await Repository(repo.store).delete_branch("main")
-
-        fuse.then = between
+        fuse.then = lambda: Repository(repo.store).delete_branch("main")
         with suppress(BranchNotFound):
             await Repository(SteppedStore(repo.store, fuse)).put_each("main", CHANGES)
         assert not fuse.blown or await repo.branches() == {}
@@ -259,10 +250,7 @@ async def test_collection_after_the_reservation_at_any_step_leaves_all_or_nothin
         repo = await fresh()
         before = await held(repo)
 
-        async def between() -> None:
-            await Repository(repo.store).gc()
-
-        fuse.then = between
+        fuse.then = lambda: Repository(repo.store).gc()
         refused.append(False)
         try:
             await Repository(SteppedStore(repo.store, fuse)).put_each("main", CHANGES)

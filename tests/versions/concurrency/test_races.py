@@ -184,6 +184,5 @@ async def killed_committers(reopen: Open, *, seconds: float, least: int) -> None
 
 async def lines(stream: asyncio.StreamReader | None, number: int) -> None:
     """Wait for a number of lines."""
-    assert stream is not None
     for _ in range(number):
         await stream.readline()

@@ -29,10 +29,6 @@ from tests.versions.repos import committed, held, history, reservations, seal, s
 
 LARGE = b"x" * 70_000
 """Apart, and written before the commit."""
-Operation = Callable[[Repository], Awaitable[object]]
-Fresh = Callable[[], Awaitable[Store]]
-
-
 _FORKED = MemoryStore()
 """As `forked` makes it, once for all."""
 

@@ -83,7 +83,6 @@ async def test_conditional_write_reports_no_false_conflict(backwards):
         store, repo = await based()
         await repo.put("main", "k", b"2")
         (entry,) = await repo.get("main", "k")
-        assert entry is not None
         fuse.then = lambda: Repository(store).commit("main", "k is 2")
         reading = Repository(SteppedStore(store, fuse, backwards=backwards))
         await reading.write_if("main", "k", b"3", entry.identity)

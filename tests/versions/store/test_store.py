@@ -41,7 +41,6 @@ async def value_of(store: Store, partition: bytes, key: bytes) -> bytes | None:
 async def as_read(store: Store, partition: bytes, key: bytes) -> Condition:
     """Return the condition that a key is as it is now."""
     found = await store.get(partition, key)
-    assert found is not None
     return Condition(partition, key, found.revision)
 
 
@@ -73,6 +72,13 @@ class TestArguments:
             store.write([], []),
             store.write([Condition(P, b"", ABSENT)], [Change(P, b"k", b"v")]),
             store.write([], [Change(b"", b"k", b"v")]),
+            store.get_many([(P, b"k"), (b"", b"k")]),
+            store.get_many([(P, b"")]),
+            store.set_many(b"", {b"k": b"v"}),
+            store.set_many(P, {b"": b"v"}),
+            store.clear(b""),
+            store.put_while(Condition(P, b"k", ABSENT), P, b"", b"v"),
+            store.put_while(Condition(P, b"k", ABSENT), b"", b"k", b"v"),
         ]
         for attempt in attempts:
             with pytest.raises(MissingArgument):
@@ -192,7 +198,6 @@ class TestPredicates:
             for _ in range(5):
                 while True:
                     found = await own.get(P, b"n")
-                    assert found is not None
                     with suppress(PredicateFailed):
                         await own.set_if(P, b"n", b"%d" % (int(found.value) + 1), found.revision)
                         break
@@ -413,7 +418,6 @@ class TestWrite:
         async def add(number: int) -> None:
             while True:
                 found = await store.get(P, b"n")
-                assert found is not None
                 changes = [Change(P, b"n", b"%d" % (int(found.value) + 1)), Change(Q, b"%d" % number, found.value)]
                 with suppress(PredicateFailed):
                     return await store.write([Condition(P, b"n", found.revision)], changes)
@@ -558,22 +562,6 @@ class TestMany:
         await store.clear(EVERY)
         assert await store.partitions() == sorted([Q, P, b"p/1"])
 
-    async def test_missing_argument_is_named(self, store):
-        await store.set(P, b"fence", b"1")
-        fence = await as_read(store, P, b"fence")
-        attempts: list[Awaitable[Any]] = [
-            store.get_many([(P, b"k"), (b"", b"k")]),
-            store.get_many([(P, b"")]),
-            store.set_many(b"", {b"k": b"v"}),
-            store.set_many(P, {b"": b"v"}),
-            store.clear(b""),
-            store.put_while(fence, P, b"", b"v"),
-            store.put_while(fence, b"", b"k", b"v"),
-        ]
-        for attempt in attempts:
-            with pytest.raises(MissingArgument):
-                await attempt
-
     async def test_the_largest_value_is_taken_and_none_above(self, store):
         largest, larger = b"v" * store.largest, b"v" * (store.largest + 1)
         await store.set(P, b"fence", b"1")
@@ -596,29 +584,3 @@ class TestMany:
             with pytest.raises(UsageError, match="the maximum is"):
                 await attempt
         assert b"x" not in await keys_of(store)
-
-
-class TestUsersAndGroups:
-    """The design's own example: memberships are keys of their own, found by a scan from their prefix."""
-
-    async def groups_of(self, store: Store, user: bytes) -> list[bytes]:
-        prefix = b"user_groups/" + user + b"/"
-        found = []
-        async for entry in store.scan(b"auth", prefix):
-            if not entry.key.startswith(prefix):
-                break
-            found.append(entry.value)
-        return found
-
-    async def test_memberships_come_and_go(self, store):
-        for user in (b"ann", b"anna", b"bo"):
-            await store.set(b"auth", b"users/" + user, user)
-        for group in (b"admins", b"readers"):
-            await store.set(b"auth", b"groups/" + group, group)
-        for user, group in ((b"ann", b"readers"), (b"ann", b"admins"), (b"anna", b"readers")):
-            await store.set_if(b"auth", b"user_groups/" + user + b"/" + group, group, ABSENT)
-        assert await self.groups_of(store, b"ann") == [b"admins", b"readers"]
-        assert await self.groups_of(store, b"anna") == [b"readers"]
-        assert await self.groups_of(store, b"bo") == []
-        await store.delete(b"auth", b"user_groups/ann/admins")
-        assert await self.groups_of(store, b"ann") == [b"readers"]

@@ -14,7 +14,7 @@ from kvctl.versions.store import writes
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.protocol import ABSENT, PredicateFailed
 from kvctl.versions.store.writes import BucketWriting, PendingWrite, Revisions, UnmetConditions
-from tests.support.proxy import DOWN, Cut, Late, Proxy, Swallow
+from tests.support.proxy import DOWN, Cut, Late, Swallow
 from tests.versions.conftest import stored
 
 FENCE = ("fence", 7)
@@ -89,18 +89,11 @@ async def test_equal_changes_are_made_once(bucket):
     assert carrier.sizes == [4]
 
 
-pytestmark = pytest.mark.asyncio
 P = b"partition"
 COUNT = 600
 FIRST = 10**15
 """The stream's first revision."""
 VALUES = {b"%03d" % number: b"v%d" % number for number in range(COUNT)}
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import checkout, record_bucket
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 async def repository():
@@ -152,12 +150,9 @@ async def test_non_conforming_keys_stay(repository, bucket, raw):
     assert len(rollout.foreign) == 1
 
 
-async def test_checkout_refuses_read_only_buckets(client, repository, unique):
+async def test_checkout_refuses_a_missing_bucket_and_a_read_only_handle(client, repository, bucket):
     with pytest.raises(BucketNotFound):
-        await checkout.plan(repository, "main", client.bucket(unique()))
-
-
-async def test_checkout_refuses_a_read_only_handle(client, repository, bucket):
+        await checkout.plan(repository, "main", client.bucket(f"{bucket.name}x"))
     with pytest.raises(ReadOnly):
         await checkout.plan(repository, "main", client.bucket(bucket.name, read_only=True))
 
@@ -249,8 +244,7 @@ async def test_key_created_after_the_plan_is_reported_and_left(repository, bucke
 
 async def test_only_writes_between_plan_and_last_change_count_as_others(repository, bucket):
     commit = await committed(repository, {"a": b"1", "b": b"1"})
-    await bucket.put("a", b"1")
-    await bucket.put("gone", b"1")
+    await bucket.put_many([("a", b"1"), ("gone", b"1")])
     await bucket.purge("gone")
     done = await roll_out(repository, commit, bucket)
     assert (done.done, done.written_by_others) == (1, [])

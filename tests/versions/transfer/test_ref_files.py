@@ -51,7 +51,6 @@ def loading(server: Server, repo: Repository) -> "subprocess.Popen[bytes]":
     """A load that has got its rows, and waits for more."""
     command = [sys.executable, "-m", "kvctl", "-s", server.url, "load", f"{name_of(repo)}@main", "-"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None
     rows = "".join(json.dumps({"key": f"k.{number}", "value": "x" * 500}) + "\n" for number in range(ROWS))
     process.stdin.write(rows.encode())
     process.stdin.flush()
