@@ -112,7 +112,6 @@ class TestGet:
         }
         revision = raw.put(bucket.name, "k", b"x", forged)  # what a republished message looks like
         for entry in (await bucket.get("k"), await bucket.get("k", leader=True), *await bucket.get_many(["k", "k"])):
-            assert entry is not None
             assert (entry.key, entry.revision, entry.headers) == ("k", revision, {"Mine": "1"})
 
 
@@ -168,18 +167,6 @@ class TestPut:
                 await attempt
         assert (await bucket.status()).values == 0
 
-    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
-        bucket = client.bucket(bucket_name)
-        for attempt in (
-            bucket.put("k", b""),
-            bucket.create("k", b""),
-            bucket.update("k", b"", 3),
-            bucket.delete("k"),
-            bucket.purge("k"),
-        ):
-            with pytest.raises(BucketNotFound):
-                await attempt
-
     async def test_a_handle_finds_a_bucket_made_after_it(self, client, bucket_name):
         handle = client.bucket(bucket_name)
         with pytest.raises(BucketNotFound):
@@ -209,7 +196,6 @@ class TestCreate:
         await expiring.create("k", b"1", ttl=SECOND)
         await gone(expiring, "k")
         marker = await expiring.last_entry("k")
-        assert marker is not None
         assert (marker.operation, marker.reason) == (Operation.PURGE, "MaxAge")
         assert await expiring.create("k", b"2") > marker.revision
 
@@ -454,59 +440,6 @@ class TestWithoutDirectGet:
         assert [len(batch) async for batch in plain.get_matching("k.1", "k.2")] == [2]
 
 
-class TestReadYourWrites:
-    """A handle's reads never show less than it has written, whichever replica answers."""
-
-    @pytest.mark.guarantee("reading-1")
-    async def test_with_three_replicas(self, cluster, unique):
-        async with kvctl.connect(cluster.contexts["cluster"]) as client:
-            await _write_and_read(await client.create_bucket(unique(), replicas=3))
-
-    @pytest.mark.guarantee("reading-1")
-    async def test_with_a_mirror_that_answers_too(self, raw, client, bucket_name):
-        bucket = await client.create_bucket(bucket_name)
-        answer = raw.api(
-            f"STREAM.CREATE.M{bucket_name}",
-            {
-                "name": f"M{bucket_name}",
-                "mirror": {"name": f"KV_{bucket_name}"},
-                "mirror_direct": True,
-                "allow_direct": True,
-                "max_msgs_per_subject": 1,
-                "storage": "file",
-            },
-        )
-        assert "error" not in answer
-        await bucket.put("seed", b"x")
-
-        async def the_mirror_answers() -> bool:
-            return (await bucket.get("seed")).stream != f"KV_{bucket_name}"
-
-        await until_async(the_mirror_answers, what="answer of the mirror")
-        await _write_and_read(bucket)
-
-    async def test_on_a_mirrors_name(self, raw, client, bucket_name):
-        await client.create_bucket(bucket_name)
-        config = {"name": f"M{bucket_name}", "mirror": {"name": f"KV_{bucket_name}"}, "storage": "file"}
-        assert "error" not in raw.api(f"STREAM.CREATE.M{bucket_name}", {**config, "max_msgs_per_subject": 1})
-        await _write_and_read(client.bucket(f"M{bucket_name}"))
-
-
-async def _write_and_read(bucket: Bucket) -> None:
-    for number in range(100):
-        value = b"%d" % number
-        revision = await bucket.put("k", value)
-        assert (await bucket.get("k")).revision >= revision
-        many = await bucket.get_many(["k", "nope"])
-        assert [entry and entry.value for entry in many] == [value, None]
-    await bucket.put_many((f"m.{number}", b"x") for number in range(50))
-    assert all(await bucket.get_many([f"m.{number}" for number in range(50)]))
-    assert sum([len(batch) async for batch in bucket.get_matching("m.*")]) == 50
-    await bucket.delete("k")
-    with pytest.raises(KeyNotFound):
-        await bucket.get("k")
-
-
 class TestPutWhile:
     async def test_put_while_writes_only_while_the_other_key_is_unchanged(self, bucket):
         revision = await bucket.put("fence", b"1")
@@ -519,47 +452,56 @@ class TestPutWhile:
         await bucket.put_while("other", b"v", "never-written", 0)
 
 
+def _listed(listing: Callable[[Bucket], Any]) -> Callable[[Bucket], Any]:
+    async def read(bucket: Bucket) -> list[Any]:
+        return [item async for item in listing(bucket)]
+
+    return read
+
+
+USES: list[Callable[[Bucket], Any]] = [
+    lambda bucket: bucket.put("k", b""),
+    lambda bucket: bucket.create("k", b""),
+    lambda bucket: bucket.delete("k"),
+    lambda bucket: bucket.get("k"),
+    lambda bucket: bucket.get("k", leader=True),
+    lambda bucket: bucket.get_many(["k", "l"]),
+    _listed(lambda bucket: bucket.keys()),
+    _listed(lambda bucket: bucket.history()),
+    _listed(lambda bucket: bucket.entries()),
+    lambda bucket: bucket.watch(),
+    lambda bucket: bucket.as_of(1),
+]
+
+
+async def test_every_use_of_a_missing_bucket_is_bucket_not_found(client, bucket_name):
+    more: list[Callable[[Bucket], Any]] = [
+        lambda bucket: bucket.update("k", b"", 3),
+        lambda bucket: bucket.purge("k"),
+        lambda bucket: bucket.put_many([("k", b"")]),
+        lambda bucket: bucket.get_many(["k", "l"], leader=True),
+        _listed(lambda bucket: bucket.get_matching("*")),
+        lambda bucket: bucket.as_of("-15m"),
+    ]
+    for use in [*USES, *more]:
+        with pytest.raises(BucketNotFound):
+            await use(client.bucket(bucket_name))
+
+
 class TestAStreamThatIsNoBucket:
     """It is named like one, and takes other subjects."""
 
     @pytest.mark.parametrize("subject", ["foo", "foo.>", "$KV.other.>", "$KV"])
     async def test_every_use_names_it(self, client, raw, bucket_name, subject):
         subject = subject if subject.startswith("$") else f"{bucket_name}.{subject}"
-        raw.api(
-            f"STREAM.CREATE.KV_{bucket_name}",
-            {"name": f"KV_{bucket_name}", "subjects": [subject], "allow_direct": True, "storage": "memory"},
-        )
-        bucket = client.bucket(bucket_name)
-        uses: list[Callable[[Bucket], Any]] = [
-            lambda bucket: bucket.put("k", b""),
-            lambda bucket: bucket.create("k", b""),
-            lambda bucket: bucket.delete("k"),
-            lambda bucket: bucket.get("k"),
-            lambda bucket: bucket.get("k", leader=True),
-            lambda bucket: bucket.get_many(["k", "l"]),
-            _listed(lambda bucket: bucket.keys()),
-            _listed(lambda bucket: bucket.history()),
-            _listed(lambda bucket: bucket.entries()),
-            lambda bucket: bucket.watch(),
-            lambda bucket: bucket.as_of(1),
-        ]
-        for use in uses:
+        raw.create_stream(f"KV_{bucket_name}", subjects=[subject], allow_direct=True, storage="memory")
+        for use in USES:
             with pytest.raises(RefusedError, match=f"`KV_{bucket_name}` is not a bucket"):
-                await use(client.bucket(bucket.name))
+                await use(client.bucket(bucket_name))
         raw.api(f"STREAM.DELETE.KV_{bucket_name}", {})
 
     async def test_one_that_takes_some_of_the_keys_is_read(self, client, raw, bucket_name):
-        raw.api(
-            f"STREAM.CREATE.KV_{bucket_name}",
-            {"name": f"KV_{bucket_name}", "subjects": [f"$KV.{bucket_name}.a.*"], "storage": "memory"},
-        )
+        raw.create_stream(f"KV_{bucket_name}", subjects=[f"$KV.{bucket_name}.a.*"], storage="memory")
         bucket = client.bucket(bucket_name)
         assert await bucket.put("a.b", b"1") == 1
         assert [key async for key in bucket.keys()] == ["a.b"]
-
-
-def _listed(listing: Callable[[Bucket], Any]) -> Callable[[Bucket], Any]:
-    async def read(bucket: Bucket) -> list[Any]:
-        return [item async for item in listing(bucket)]
-
-    return read

@@ -58,14 +58,15 @@ async def test_a_new_bucket_is_the_adr_s_stream(client, raw, bucket_name):
     assert not any(found[name] for name in ("mirror_direct", "sealed", "deny_purge", "allow_msg_ttl"))
 
 
-async def test_every_setting_arrives(client, bucket_name):
+@pytest.mark.parametrize("storage", ["file", "memory"])
+async def test_every_setting_arrives_and_is_cleared(client, raw, bucket_name, storage):
     wanted = BucketConfig(
         bucket_name,
         description="d",
         history=3,
         ttl=MINUTE,
         marker_ttl=MINUTE,
-        storage="memory",
+        storage=storage,
         max_value_size=100,
         max_bytes=1000,
         compress=True,
@@ -78,6 +79,13 @@ async def test_every_setting_arrives(client, bucket_name):
     status = await client.bucket(bucket_name).status()
     assert BucketConfig.from_stream(status.config) == replace(wanted, compress=status.is_compressed)
     assert (status.history, status.ttl) == (3, MINUTE)
+    clearable = [name for name, row in SETTINGS.items() if row.clearable and name != "storage"]
+    await catalog.apply_edit(client.api, await catalog.plan_edit(client.api, bucket_name, {}, clearable))
+    plain = BucketConfig(bucket_name, storage=storage).to_stream()
+    found = config_of(raw, f"KV_{bucket_name}")
+    assert {name: found[name] for name in plain} == plain
+    assert "metadata" not in found
+    assert found["compression"] == "none"
 
 
 @pytest.mark.guarantee("buckets-2")
@@ -93,8 +101,8 @@ async def test_creating_an_equal_bucket_again_succeeds_without_change(client, bu
 
 async def test_a_field_of_the_stream_is_changed_by_a_command_that_can(client, raw, bucket_name):
     stream = {**BucketConfig(bucket_name).to_stream(), "discard": "old", "allow_direct": False}
-    raw.api(f"STREAM.CREATE.KV_{bucket_name}", stream)
-    with pytest.raises(BucketExists) as exists:
+    raw.create_stream(**stream)
+    with pytest.raises(BucketExists, match="allow_direct: none -> yes") as exists:
         await client.create_bucket(bucket_name)
     command = f"kvctl stream edit KV_{bucket_name} --set discard=new --set allow_direct=true"
     assert f"change it with `{command}`" in (exists.value.hint or "")
@@ -123,23 +131,17 @@ async def test_another_configuration_is_a_conflict_that_shows_each_field(client,
     ]
 
 
-async def test_stream_fields_beyond_a_bucket_config_are_compared(client, raw, bucket_name):
-    raw.create_bucket(bucket_name, allow_direct=False)
-    with pytest.raises(BucketExists, match="allow_direct: none -> yes"):
-        await client.create_bucket(bucket_name)
-
-
 async def test_a_mirror_stream_of_the_name_is_a_conflict(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, storage="memory")
     with pytest.raises(BucketExists, match=f"`{mirror}` is a mirror of `{origin}`"):
         await client.create_bucket(mirror)
     assert f"KV_{mirror}" not in raw.api("STREAM.NAMES")["streams"]
 
 
 async def test_stream_that_is_not_a_bucket_is_a_conflict(client, raw, bucket_name):
-    raw.api(f"STREAM.CREATE.KV_{bucket_name}", {"name": f"KV_{bucket_name}", "subjects": [f"{bucket_name}.>"]})
+    raw.create_stream(f"KV_{bucket_name}", subjects=[f"{bucket_name}.>"])
     with pytest.raises(BucketExists, match="is not a bucket"):
         await client.create_bucket(bucket_name)
 
@@ -193,32 +195,6 @@ async def test_an_edit_leaves_everything_else_as_it_is(client, raw, bucket_name)
     await catalog.apply_edit(client.api, edit)
     metadata = {"owner": "a", "team": "b"}
     assert config_of(raw, f"KV_{bucket_name}") == before | {"max_msgs_per_subject": 4, "metadata": metadata}
-
-
-async def test_every_field_is_cleared_on_the_server(client, raw, bucket_name):
-    await client.create_bucket(
-        BucketConfig(
-            bucket_name,
-            description="d",
-            history=3,
-            ttl=MINUTE,
-            marker_ttl=MINUTE,
-            max_value_size=100,
-            max_bytes=1000,
-            compress=True,
-            republish=Republish(f"$KV.{bucket_name}.>", f"c.{bucket_name}.>"),
-            metadata={"a": "1"},
-            atomic=True,
-        )
-    )
-    clearable = [name for name, row in SETTINGS.items() if row.clearable]
-    edit = await catalog.plan_edit(client.api, bucket_name, {}, clearable)
-    await catalog.apply_edit(client.api, edit)
-    plain = BucketConfig(bucket_name).to_stream()
-    found = config_of(raw, f"KV_{bucket_name}")
-    assert {name: found[name] for name in plain} == plain
-    assert "metadata" not in found
-    assert found["compression"] == "none"
 
 
 async def test_a_read_only_aggregate_stays_one(client, raw, unique):
@@ -280,15 +256,15 @@ async def test_the_listing_tells_kinds_apart_through_all_pages(own_server):
     with RawClient(own_server.url) as raw:
         plain = {"storage": "memory"}
         for number in range(270):
-            raw.api(f"STREAM.CREATE.S{number}", {"name": f"S{number}", **plain})
+            raw.create_stream(f"S{number}", **plain)
         for name in ("A1", "ORDERS", "zulu"):
             raw.create_bucket(name, storage="memory")
         sources = [{"name": "KV_ORDERS", "subject_transforms": [{"src": "$KV.ORDERS.>", "dest": "$KV.AGG.>"}]}]
         raw.create_bucket("AGG", subjects=[], sources=sources, duplicate_window=0)
-        raw.api("STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "KV_ORDERS"}, **plain})
-        raw.api("STREAM.CREATE.COPY2", {"name": "COPY2", "mirror": {"name": "COPY"}, **plain})
-        raw.api("STREAM.CREATE.KV_COPY3", {"name": "KV_COPY3", "mirror": {"name": "KV_ORDERS"}, **plain})
-        raw.api("STREAM.CREATE.KV_LOGS", {"name": "KV_LOGS", "subjects": ["logs.>"], **plain})
+        raw.create_stream("COPY", mirror={"name": "KV_ORDERS"}, **plain)
+        raw.create_stream("COPY2", mirror={"name": "COPY"}, **plain)
+        raw.create_stream("KV_COPY3", mirror={"name": "KV_ORDERS"}, **plain)
+        raw.create_stream("KV_LOGS", subjects=["logs.>"], **plain)
     async with kvctl.connect(own_server.url) as client:
         found = await catalog.listing(client.api)
         assert [(status.bucket, status.kind) for status in found.statuses] == [

@@ -29,18 +29,11 @@ from kvctl.errors import (
 )
 from kvctl.kv import conditional_write, identity
 from kvctl.server import Server
-from tests.support.proxy import Cut, Forward, Late, LoseAnswer, Proxy, Swallow
+from tests.support.proxy import Cut, Forward, Late, LoseAnswer, Swallow
 from tests.support.raw import RawClient
 from tests.support.waiting import until_async
 
 KVCTL = [sys.executable, "-m", "kvctl"]
-Write = Callable[[Bucket, int], Awaitable[int]]
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture
@@ -245,10 +238,6 @@ def _identities(raw: RawClient, bucket: str) -> list[bytes | None]:
     last = raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"]
     found = [raw.api(f"STREAM.MSG.GET.KV_{bucket}", {"seq": number}) for number in range(1, last + 1)]
     return [identity.identity_of(base64.b64decode(item["message"].get("hdrs", ""))) for item in found]
-
-
-LIMIT = 60.0
-"""Seconds after which a test that waits has failed."""
 
 
 @pytest.fixture

@@ -117,13 +117,6 @@ class TestRename:
         with pytest.raises(KeyNotFound):
             await rename(bucket, "a", bucket, "b")
 
-    async def test_a_ttl_goes_along(self, client, unique):
-        bucket = await client.create_bucket(unique(), marker_ttl=SECOND, atomic=True)
-        await bucket.create("a", b"1", ttl=100 * SECOND)
-        await rename(bucket, "a", bucket, "b")
-        assert 60 * SECOND < ((await bucket.get("b")).ttl or SECOND) <= 100 * SECOND
-        assert list(await values(bucket)) == ["b"]
-
     async def test_rename_is_refused_on_a_read_only_handle(self, client, bucket):
         await bucket.put("a", b"1")
         reader = client.bucket(bucket.name, read_only=True)
@@ -271,7 +264,6 @@ class TestInterrupted:
             bucket = await client.create_bucket("B", replicas=3, atomic=True, history=5)
             await bucket.put("k.0", b"1")
             info = (await bucket.locate(fresh=True)).info
-            assert info is not None
             number, deadline = 0, time.monotonic() + 120
             killed = False
             while number < 12:

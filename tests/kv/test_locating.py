@@ -14,7 +14,7 @@ async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(se
     await client.create_bucket(f"{bucket_name}_ORIGIN")
     await client.create_bucket(bucket_name)
     mirror = {"name": bucket_name, "mirror": {"name": f"KV_{bucket_name}_ORIGIN"}, "storage": "file"}
-    assert "error" not in raw.api(f"STREAM.CREATE.{bucket_name}", mirror)
+    raw.create_stream(**mirror)
     with Proxy(server.url) as proxy:
         async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=4))) as connected:
             proxy.on(f"STREAM.INFO.KV_{bucket_name} ".encode(), LoseAnswer())

@@ -153,9 +153,7 @@ class TestFilters:
         assert matches("a.b", ())
 
     def test_select_what_the_server_selects(self, raw, bucket_name):
-        raw.create_bucket(bucket_name)
-        for key in KEYS:
-            raw.put(bucket_name, key, b"")
+        raw.create_bucket(bucket_name, dict.fromkeys(KEYS, b""))
         prefix = f"$KV.{bucket_name}."
         for text in FILTERS:
             info = raw.api(f"STREAM.INFO.KV_{bucket_name}", {"subjects_filter": prefix + text})

@@ -302,14 +302,10 @@ class TestOtherAccounts:
 class TestOtherNames:
     """Buckets imported under other streams and subjects than ADR-8's."""
 
-    async def test_are_used_with_their_own_names(self, client, bucket_name):
-        prefix = f"app.{bucket_name}."
-        await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_direct=True, allow_rollup_hdrs=True)
-        await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
-
-    async def test_mirror_of_a_mirror_works_without_direct_get(self, client, bucket_name):
-        prefix = f"app.{bucket_name}."
-        await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], allow_rollup_hdrs=True)
+    @pytest.mark.parametrize("direct", [True, False])
+    async def test_are_used_with_their_own_names(self, client, bucket_name, direct):
+        prefix, settings = f"app.{bucket_name}.", {"allow_direct": direct, "allow_rollup_hdrs": True}
+        await make(client.api, f"S{bucket_name}", subjects=[f"{prefix}>"], **settings)
         await use(client.bucket("orders", stream=f"S{bucket_name}", prefix=prefix))
 
     async def test_a_stream_that_is_not_there_is_a_bucket_not_found(self, client):

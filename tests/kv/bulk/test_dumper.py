@@ -34,8 +34,7 @@ async def dumped(
 
 async def test_a_dump_is_header_living_entries_and_hash(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
-    for key in ("a", "b", "c"):
-        await bucket.put(key, key.encode())
+    await bucket.put_many((key, key.encode()) for key in ("a", "b", "c"))
     await bucket.put("a", 'ä\n"\x01'.encode())
     await bucket.delete("b")
     await bucket.put("raw", b"\xff\x00")
@@ -80,8 +79,7 @@ async def test_history_has_every_entry_in_order(client, unique):
 
 async def test_filters_choose_keys(client, unique):
     bucket = await client.create_bucket(unique(), history=2)
-    for key in ("a.x", "a.y", "b.x", "c"):
-        await bucket.put(key, b"")
+    await bucket.put_many((key, b"") for key in ("a.x", "a.y", "b.x", "c"))
     for filters, keys in ((("a.>",), ["a.x", "a.y"]), (("*.x", "a.*"), ["a.x", "a.y", "b.x"]), (("none",), [])):
         made, (header, *entries) = await dumped(bucket, *filters)
         assert [row["key"] for row in entries] == keys
@@ -109,8 +107,7 @@ async def test_headers_are_kept(client, raw, unique):
 @pytest.mark.parametrize("history", [False, True])
 async def test_entries_after_the_snapshot_revision_are_not_dumped(client, unique, history):
     bucket = await client.create_bucket(unique(), history=64)
-    for number in range(500):
-        await bucket.put(f"k.{number}", b"before")
+    await bucket.put_many((f"k.{number}", b"before") for number in range(500))
 
     async def write_on() -> None:
         number = 0
@@ -138,8 +135,7 @@ async def test_entries_after_the_snapshot_revision_are_not_dumped(client, unique
 async def test_entries_overwritten_before_they_are_read_are_reported(client, unique, monkeypatch):
     """Without history: exact where new keys came and what was overwritten had been read, not where it had not."""
     bucket = await client.create_bucket(unique(), history=1)
-    for number in range(100):
-        await bucket.put(f"k.{number}", b"v")
+    await bucket.put_many((f"k.{number}", b"v") for number in range(100))
     await _interfere(monkeypatch, lambda: bucket.put("new", b""))
     made, (header, *entries) = await dumped(bucket)
     assert (made.exact, header["exact"], len(entries)) == (True, True, 100)
@@ -154,8 +150,7 @@ async def test_entries_overwritten_before_they_are_read_are_reported(client, uni
 
 async def test_history_answers_for_what_is_overwritten(client, unique, monkeypatch):
     bucket = await client.create_bucket(unique(), history=3)
-    for number in range(20):
-        await bucket.put(f"k.{number}", b"v%d" % number)
+    await bucket.put_many((f"k.{number}", b"v%d" % number) for number in range(20))
     await _interfere(monkeypatch, lambda: bucket.put("k.5", b"w"), lambda: bucket.delete("k.6"))
     made, (_, *entries) = await dumped(bucket)
     assert made.exact
@@ -173,8 +168,7 @@ async def test_history_answers_for_what_is_overwritten(client, unique, monkeypat
 
 async def test_entries_removed_during_the_dump_are_counted(client, raw, unique, monkeypatch):
     bucket = await client.create_bucket(unique(), history=3)
-    for number in range(10):
-        await bucket.put(f"k.{number}", b"")
+    await bucket.put_many((f"k.{number}", b"") for number in range(10))
 
     async def remove() -> None:
         raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.k.3"})
@@ -200,9 +194,8 @@ async def _interfere(monkeypatch: pytest.MonkeyPatch, *writes: Callable[[], Any]
 async def test_mirrors_and_aggregates_are_dumped_under_their_keys(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     bucket = await client.create_bucket(origin, history=2)
-    for number in range(5):
-        await bucket.put(f"k.{number}", b"v")
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "max_msgs_per_subject": 2})
+    await bucket.put_many((f"k.{number}", b"v") for number in range(5))
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, max_msgs_per_subject=2)
     async with asyncio.timeout(60):
         while (await client.bucket(mirror).status()).values < 5:
             await asyncio.sleep(0.02)

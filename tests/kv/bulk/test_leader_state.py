@@ -50,15 +50,12 @@ async def test_a_mirror_that_lags_is_not_believed(client, bucket_name, raw):
     """It answers half of the direct gets, and knows nothing of what was just written."""
     await client.create_bucket(bucket_name)
     raw.put(bucket_name, "other", b"")
-    raw.api(
-        f"STREAM.CREATE.M{bucket_name}",
-        {
-            "name": f"M{bucket_name}",
-            "mirror": {"name": f"KV_{bucket_name}"},
-            "mirror_direct": True,
-            "allow_direct": True,
-            "max_msgs_per_subject": 1,
-        },
+    raw.create_stream(
+        f"M{bucket_name}",
+        mirror={"name": f"KV_{bucket_name}"},
+        mirror_direct=True,
+        allow_direct=True,
+        max_msgs_per_subject=1,
     )
     target = await target_of(client.bucket(bucket_name))
     current = Current(target.binding, target.info)

@@ -129,8 +129,7 @@ async def test_a_dump_loaded_elsewhere_is_the_same(server, raw, unique, writes, 
 
 async def test_history_needs_a_bucket_that_keeps_as_much(client, unique):
     deep, shallow = await client.create_bucket(unique(), history=5), await client.create_bucket(unique(), history=2)
-    for number in range(4):
-        await deep.put("k", b"%d" % number)
+    await deep.put_many(("k", b"%d" % number) for number in range(4))
     dumped = await dump(deep, history=True)
     with pytest.raises(HazardRefused, match="up to 5 entries"):
         await load(shallow, dumped)
@@ -145,8 +144,7 @@ async def test_history_needs_a_bucket_that_keeps_as_much(client, unique):
 
 async def test_a_damaged_dump_is_refused_and_can_be_forced(client, unique):
     source, target = await client.create_bucket(unique()), await client.create_bucket(unique())
-    for number in range(10):
-        await source.put(f"k.{number}", b"v")
+    await source.put_many((f"k.{number}", b"v") for number in range(10))
     dumped = await dump(source)
     for damaged in (dumped[:-30], dumped.replace(b'"v"', b'"w"', 1), dumped[:500]):
         with pytest.raises(ConflictError, match="damaged"):
@@ -241,8 +239,7 @@ async def test_binary_headers_survive_dump_and_load(client, raw, unique):
 
 async def test_create_only_leaves_living_keys_alone(client, unique):
     bucket = await client.create_bucket(unique(), history=5)
-    await bucket.put("lives", b"old")
-    await bucket.put("deleted", b"old")
+    await bucket.put_many([("lives", b"old"), ("deleted", b"old")])
     await bucket.delete("deleted")
     rows = [{"key": key, "value": "new"} for key in ("lives", "deleted", "fresh", "fresh")]
     for dry_run in (True, False, False):
@@ -298,7 +295,7 @@ async def test_target_without_writes_is_refused(client, raw, unique):
 async def test_load_into_a_mirror_writes_to_its_origin(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"})
     bucket = client.bucket(mirror)
     assert await load(bucket, [{"key": "a", "value": "1"}], mode=Mode.IF_DIFFERENT) == RowCounts(written=1)
     assert (await client.bucket(origin).get("a")).value == b"1"
@@ -787,8 +784,7 @@ async def test_resume_overwrites_nothing_that_somebody_else_wrote_over_a_row(
     bucket = await client.create_bucket(unique(), history=depth)
     await _load_and_kill(bucket, file, 1, resume=False)  # rows are stored, and the position does not say which
     written = [0, 1, 200, 11_000, 29_000]
-    for number in written:
-        await bucket.put(f"k.{number}", b"newer")
+    await bucket.put_many((f"k.{number}", b"newer") for number in written)
     rejected: list[BadRow] = []
     loaded = await _load_file(bucket, file, resume=True, rejected=rejected.append)
     values = dict(await history(bucket))

@@ -16,7 +16,7 @@ from kvctl.kv.bulk.input_file import open_input
 from kvctl.kv.bulk.loader import LoadOptions, load
 from kvctl.kv.bulk.rows import BadRow
 from kvctl.server import Server
-from tests.support.proxy import DOWN, Cut, Proxy
+from tests.support.proxy import DOWN, Cut
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.guarantee("writing-12", by="fault")
@@ -24,14 +24,6 @@ pytestmark = pytest.mark.guarantee("writing-12", by="fault")
 COUNT = 600
 CUT_AT, TAKEN = b".k.300 ", "k.450"
 """The row whose request is lost with all after it, and one of those."""
-
-WriteAll = Callable[[Bucket, Path, list[tuple[str, str]]], object]
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture(params=[1, 5], ids=["no history", "history"])

@@ -36,6 +36,15 @@ async def contents(bucket: kvctl.Bucket) -> list[tuple[Any, ...]]:
     return [tuple(entry[1:6]) async for entry in bucket.history()]
 
 
+async def lost(client: kvctl.Client, name: str, directory: Path, **settings: Any) -> list[tuple[Any, ...]]:
+    """What a bucket held that was backed up and is gone."""
+    bucket = await filled(client, name, **settings)
+    before = await contents(bucket)
+    await bucket_backup.backup(client.api, name, directory)
+    await bucket.destroy()
+    return before
+
+
 @pytest.fixture
 def directory(tmp_path):
     """Where a backup goes."""
@@ -142,20 +151,14 @@ async def test_an_aggregate_comes_back_with_its_origins(client, raw, unique, dir
 @pytest.mark.parametrize("context", ["hub", "hub-via-leaf"])
 async def test_backups_cross_domains(leaf, context, bucket_name, directory):
     async with kvctl.connect(leaf.contexts[context]) as client:
-        bucket = await filled(client, bucket_name, keys=200, size=5000)
-        before = await contents(bucket)
-        await bucket_backup.backup(client.api, bucket_name, directory)
-        await bucket.destroy()
+        before = await lost(client, bucket_name, directory, keys=200, size=5000)
         await bucket_backup.restore(client.api, directory)
         assert await contents(client.bucket(bucket_name)) == before
 
 
 async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(cluster, server, bucket_name, directory):
     async with kvctl.connect(cluster.contexts["cluster"]) as client:
-        bucket = await filled(client, bucket_name, replicas=3)
-        before = await contents(bucket)
-        await bucket_backup.backup(client.api, bucket_name, directory)
-        await bucket.destroy()
+        before = await lost(client, bucket_name, directory, replicas=3)
         await bucket_backup.restore(client.api, directory)
         assert await contents(client.bucket(bucket_name)) == before
     async with kvctl.connect(server.url) as client:
@@ -225,8 +228,8 @@ async def test_a_directory_that_cannot_be_written_is_an_error(client, bucket_nam
 async def test_mirrors_and_strange_streams_are_not_backed_up(client, raw, unique, directory):
     origin, mirror, other = unique("O"), unique("M"), unique("X")
     raw.create_bucket(origin)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
-    raw.api(f"STREAM.CREATE.KV_{other}", {"name": f"KV_{other}", "subjects": [f"{other}.>"], "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, storage="memory")
+    raw.create_stream(f"KV_{other}", subjects=[f"{other}.>"], storage="memory")
     for name, message in ((mirror, f"mirror of `{origin}`"), (other, "is not a bucket")):
         with pytest.raises(RefusedError, match=message):
             await bucket_backup.backup(client.api, name, directory)
@@ -260,9 +263,7 @@ async def test_a_read_only_connection_backs_up_and_does_not_restore(server, clie
 @pytest.mark.guarantee("buckets-5")
 @pytest.mark.parametrize("damage", ["cut", "grown", "flipped", "config", "manifest", "missing", "swapped"])
 async def test_damage_is_found_before_anything_is_restored(client, bucket_name, directory, damage):
-    bucket = await filled(client, bucket_name)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    await lost(client, bucket_name, directory)
     data, config, described = (directory / name for name in (DATA, CONFIG, MANIFEST))
     blob = data.read_bytes()
     changes: dict[str, Callable[[], Any]] = {
@@ -316,9 +317,7 @@ def test_directory_without_a_backup_is_refused(directory, content):
 @pytest.mark.guarantee("buckets-11")
 async def test_incomplete_restore_is_removed(client, bucket_name, directory):
     """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
-    bucket = await filled(client, bucket_name)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    await lost(client, bucket_name, directory)
     described = directory / MANIFEST
     document = json.loads(described.read_bytes()) | {"messages": 51}
     del document["checksum"]
@@ -330,9 +329,7 @@ async def test_incomplete_restore_is_removed(client, bucket_name, directory):
 
 async def test_nobody_writes_into_a_restore(client, bucket_name, directory):
     """A write acknowledged meanwhile would be lost when the restore fails, and would spoil the counting."""
-    bucket = await filled(client, bucket_name, keys=100, size=50_000)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    await lost(client, bucket_name, directory, keys=100, size=50_000)
     refused: list[int] = []
 
     def write(_: int) -> None:
@@ -345,10 +342,7 @@ async def test_nobody_writes_into_a_restore(client, bucket_name, directory):
 
 
 async def test_an_interrupted_restore_is_removed(client, bucket_name, directory):
-    bucket = await filled(client, bucket_name, keys=100, size=50_000)
-    before = await contents(bucket)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    before = await lost(client, bucket_name, directory, keys=100, size=50_000)
     done = 0
 
     def cancel_half_way(size: int) -> None:
@@ -366,10 +360,7 @@ async def test_an_interrupted_restore_is_removed(client, bucket_name, directory)
 
 
 async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(server, client, bucket_name, directory):
-    bucket = await filled(client, bucket_name, keys=100, size=50_000)
-    before = await contents(bucket)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    before = await lost(client, bucket_name, directory, keys=100, size=50_000)
     async with kvctl.connect(server.url) as killed:
         await _half_restored(killed, directory)
     kinds = {status.bucket: status.kind for status in (await catalog.listing(client.api)).statuses}
@@ -383,9 +374,7 @@ async def test_leftovers_of_a_killed_restore_are_recognised_and_replaced(server,
 
 
 async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(client, bucket_name, directory):
-    bucket = await filled(client, bucket_name)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    await lost(client, bucket_name, directory)
     data, described = directory / DATA, directory / MANIFEST
     data.write_bytes(b"of another format")
     document = json.loads(described.read_bytes()) | {"server": "9.9.9"}
@@ -400,10 +389,7 @@ async def test_a_server_that_cannot_read_the_snapshot_says_who_made_it(client, b
 
 async def test_a_restore_cut_off_from_its_server_is_known(own_server, directory):
     async with kvctl.connect(own_server.url) as client:
-        bucket = await filled(client, "B", keys=100, size=50_000)
-        before = await contents(bucket)
-        await bucket_backup.backup(client.api, "B", directory)
-        await bucket.destroy()
+        before = await lost(client, "B", directory, keys=100, size=50_000)
         client.connection.timeout = 1
         done = 0
 
@@ -423,10 +409,7 @@ async def test_a_restore_cut_off_from_its_server_is_known(own_server, directory)
 
 
 async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name, directory):
-    bucket = await filled(client, bucket_name, keys=100, size=50_000)
-    before = await contents(bucket)
-    await bucket_backup.backup(client.api, bucket_name, directory)
-    await bucket.destroy()
+    before = await lost(client, bucket_name, directory, keys=100, size=50_000)
     async with kvctl.connect(server.url) as other:
         outcomes = await asyncio.gather(
             bucket_backup.restore(client.api, directory),

@@ -48,8 +48,7 @@ async def test_limit_markers_are_tombstones(client, bucket_name):
 
 async def test_only_old_tombstones_are_removed(client, bucket_name):
     bucket = await client.create_bucket(bucket_name)
-    for key in ("old", "young"):
-        await bucket.put(key, b"1")
+    await bucket.put_many((key, b"1") for key in ("old", "young"))
     await bucket.delete("old")
     await asyncio.sleep(4.2)
     await bucket.delete("young")
@@ -103,7 +102,7 @@ async def test_nothing_deleted_is_nothing_to_do(client, bucket_name):
 async def test_a_mirror_sends_to_its_origin(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, storage="memory")
     with pytest.raises(RefusedError) as refused:
         await compaction.find(client.bucket(mirror))
     assert f"kvctl bucket compact {origin}" in str(refused.value.hint)

@@ -31,8 +31,7 @@ async def eventful(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Bu
     """A bucket with every kind of entry in its history."""
     bucket = await client.create_bucket(name, history=5, **settings)
     for number in range(7):
-        await bucket.put("often", b"%d" % number)
-        await bucket.put(f"once.{number}", b"")
+        await bucket.put_many([("often", b"%d" % number), (f"once.{number}", b"")])
     await bucket.delete("once.1")
     await bucket.create("once.1", b"again")
     await bucket.purge("once.2")
@@ -86,7 +85,7 @@ async def test_an_aggregate_is_copied_to_an_ordinary_bucket(client, raw, unique)
     transforms = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{aggregate}.x.>"}]
     sources = [{"name": f"KV_{origin}", "subject_transforms": transforms}]
     raw.create_bucket(aggregate, subjects=[], sources=sources, duplicate_window=0, max_msgs_per_subject=5)
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "max_msgs_per_subject": 5})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, max_msgs_per_subject=5)
     for name in (aggregate, mirror):
         source = client.bucket(name)
         await _until_steady(source)
@@ -116,7 +115,6 @@ async def test_markers_of_expired_keys_stay_markers(client, unique):
     name = unique()
     await copy_bucket.copy(source, client.api, name, data=HISTORY)
     marker = await client.bucket(name).last_entry("gone")
-    assert marker is not None
     assert (marker.operation, marker.reason) == ("PURGE", "MaxAge")
 
 
@@ -134,9 +132,7 @@ async def test_writers_headers_go_along_and_the_server_s_do_not(client, raw, uni
 async def test_nonconforming_keys_are_copied_without_harm_to_others(client, raw, unique):
     """A purge marker on the literal key `star.*`, copied with its rollup, would erase `star.a`."""
     source = unique()
-    raw.create_bucket(source, max_msgs_per_subject=5)
-    raw.put(source, "star.a", b"kept")
-    raw.put(source, "日本", b"kept")
+    raw.create_bucket(source, {"star.a": b"kept", "日本": b"kept"}, max_msgs_per_subject=5)
     with RawClient(f"nats://127.0.0.1:{raw._socket.getpeername()[1]}") as other:
         other.publish(f"$KV.{source}.star.*", b"", {"KV-Operation": "PURGE"})
         other.flush()
@@ -230,8 +226,7 @@ async def test_an_interrupted_copy_is_removed(client, unique):
 
 async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(client, raw, unique):
     source, name = await eventful(client, unique()), unique()
-    raw.create_bucket(name, metadata={UNFINISHED: "of a killed copy"})
-    raw.put(name, "half", b"x")
+    raw.create_bucket(name, {"half": b"x"}, metadata={UNFINISHED: "of a killed copy"})
     assert (await client.bucket(name).status()).kind is Kind.INCOMPLETE
     await copy_bucket.copy(source, client.api, name, data=HISTORY)
     assert await history_of(client.bucket(name)) == await history_of(source)
@@ -329,8 +324,7 @@ async def test_equal_buckets_do_not_differ(client, unique):
 async def test_deleted_keys_are_absent(client, unique):
     first, second = await pair(client, unique)
     for bucket in (first, second):
-        await bucket.put("a", b"1")
-        await bucket.put("b", b"1")
+        await bucket.put_many([("a", b"1"), ("b", b"1")])
     await first.delete("a")
     await second.purge("b")
     assert {item.key: str(item.difference) for item in await compare(first, second)} == {"a": "extra", "b": "missing"}
@@ -339,7 +333,7 @@ async def test_deleted_keys_are_absent(client, unique):
 async def test_a_mirror_is_compared_under_its_origin_s_keys(client, raw, unique):
     origin, mirror = await client.create_bucket(unique("O")), unique("M")
     await origin.put_many([("a", b"1"), ("b", b"2")])
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin.name}"}, "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin.name}"}, storage="memory")
     async with asyncio.timeout(60):
         while await compare(origin, client.bucket(mirror)):
             await asyncio.sleep(0.05)

@@ -66,8 +66,7 @@ async def test_statistics_of_an_empty_and_a_missing_bucket(client, bucket_name):
 async def test_too_many_prefixes_are_refused(client, bucket_name, monkeypatch):
     monkeypatch.setattr(module, "MAX_PREFIXES", 2)
     bucket = await client.create_bucket(bucket_name)
-    for key in ("a.x", "b.x", "c.x"):
-        await bucket.put(key, b"")
+    await bucket.put_many((key, b"") for key in ("a.x", "b.x", "c.x"))
     with pytest.raises(UsageError, match="more than 2 prefixes of 1 tokens"):
         await statistics(bucket, tokens=1)
     assert (await statistics(bucket)).total.keys == 3

@@ -26,8 +26,6 @@ from tests.support.linearizability import Change, Condition
 VALUES = ("x", "y")
 """Few on purpose: writers meet equal values of others all the time."""
 
-Result = tuple[str, tuple[Condition, ...], tuple[Change, ...]]
-
 
 class Registers:
     """The keys as one task sees them, in a bucket or a table."""
@@ -116,7 +114,6 @@ class Registers:
 
     def _in_table(self, kind: str, key: int, value: str, revision: int) -> tuple[Any, Any, Awaitable[Any]]:
         table, name, data = self._table, self._keys[key].encode(), value.encode()
-        assert table is not None
         place = table._place(None, name)
         if kind == "read":
             return (), (), self._read_table(place)
@@ -132,16 +129,13 @@ class Registers:
         return self._at(key, revision), (Change(key, None),), self._removed(name, version)
 
     async def _read_table(self, place: str) -> tuple[int | None, str | None]:
-        assert self._table is not None
         (entry,) = await self._table.entries_at([place], leader=True)
         return (None, None) if entry is None else (self._table.layout.sequence(entry.version), entry.value.decode())
 
     async def _sequence(self, work: Awaitable[Version]) -> list[int]:
-        assert self._table is not None
         return [self._table.layout.sequence(await work)]
 
     async def _removed(self, name: bytes, version: Version) -> list[None]:
-        assert self._table is not None
         await self._table.remove(name, version)
         return [None]
 

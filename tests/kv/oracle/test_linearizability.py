@@ -82,12 +82,10 @@ class Workers:
     def run(self, seed: int, **order: object) -> list[Operation]:
         """One episode: the operations of all processes."""
         for number, process in enumerate(self._processes):
-            assert process.stdin is not None
             process.stdin.write(json.dumps({"seed": seed * 1000 + number * 100, **order}) + "\n")
             process.stdin.flush()
         history = []
         for number, process in enumerate(self._processes):
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line, f"process {number} ended with {process.wait(60)}"
             lines = json.loads(line)

@@ -12,7 +12,6 @@ import pytest
 import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import (
-    BucketNotFound,
     ConnectionLost,
     KvctlError,
     NoResponders,
@@ -116,10 +115,6 @@ class TestPutMany:
 
         with pytest.raises(LookupError):
             await bucket.put_many(items())
-
-    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
-        with pytest.raises(BucketNotFound):
-            await client.bucket(bucket_name).put_many([("k", b"")])
 
     async def test_a_bucket_deleted_under_it_fails_the_rest(self, server, client, bucket):
         client.connection.timeout = 1  # what is in the stream's queue when it goes is never answered, and so unknown
@@ -296,11 +291,6 @@ class TestGetMany:
         monkeypatch.setattr(bulk_get, "pages_of", unknown)
         found = await bucket.get_many([f"k.{number}" for number in range(301)])
         assert [entry and entry.value for entry in found] == [*(b"%d" % number for number in range(300)), None]
-
-    async def test_a_missing_bucket_is_not_found(self, client, bucket_name):
-        for leader in (False, True):
-            with pytest.raises(BucketNotFound):
-                await client.bucket(bucket_name).get_many(["a", "b"], leader=leader)
 
     async def test_a_stopped_server_is_an_error_after_the_timeout(self, own_server):
         async with kvctl.connect(own_server.url) as client:

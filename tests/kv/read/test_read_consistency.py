@@ -18,20 +18,16 @@ ROUNDS = 20
 async def lagging(request, raw, client, bucket_name):
     """A bucket whose mirror answers half of the reads, and has stopped at revision 4: it is full."""
     bucket = await client.create_bucket(bucket_name, history=5)
-    answer = raw.api(
-        f"STREAM.CREATE.M{bucket_name}",
-        {
-            "name": f"M{bucket_name}",
-            "mirror": {"name": f"KV_{bucket_name}"},
-            "mirror_direct": True,
-            "allow_direct": True,
-            "max_msgs_per_subject": 5,
-            "max_msgs": 4,
-            "discard": "new",
-            "storage": request.param,
-        },
+    raw.create_stream(
+        f"M{bucket_name}",
+        mirror={"name": f"KV_{bucket_name}"},
+        mirror_direct=True,
+        allow_direct=True,
+        max_msgs_per_subject=5,
+        max_msgs=4,
+        discard="new",
+        storage=request.param,
     )
-    assert "error" not in answer
     for number in range(8):
         raw.put(bucket_name, f"k.{number % 2}", b"%d" % number)
     async with asyncio.timeout(60):
@@ -147,6 +143,13 @@ class TestThreeReplicas:
             assert max(entry.revision for entry in found) == revision
             past = await bucket.as_of(revision)
             assert (await past.get(f"k.{number % 3}")).revision == revision
+            many = await bucket.get_many([f"k.{number % 3}", "nope"])
+            assert [entry and entry.revision for entry in many] == [revision, None]
+        await bucket.put_many((f"m.{number}", b"x") for number in range(50))
+        assert all(await bucket.get_many([f"m.{number}" for number in range(50)]))
+        await bucket.delete("k.0")
+        with pytest.raises(KeyNotFound):
+            await bucket.get("k.0")
 
     async def test_a_time_just_acknowledged_can_be_given_back(self, bucket):
         for number in range(ROUNDS):

@@ -144,8 +144,7 @@ class TestUpdates:
         async with asyncio.timeout(LIMIT), await bucket.watch("a.*", "*.b", updates_only=True) as watcher:
             async for item in watcher:
                 if item is CURRENT:
-                    for key in ("a.b", "x.y", "c.b", "a.a"):
-                        await bucket.put(key, b"")
+                    await bucket.put_many((key, b"") for key in ("a.b", "x.y", "c.b", "a.a"))
                 else:
                     seen.append(item.key)
                 if len(seen) == 3:
@@ -298,18 +297,17 @@ class TestEnds:
 
     @pytest.mark.guarantee("reading-16", by="fault")
     @pytest.mark.usefixtures("no_sign_of_life")
-    async def test_deleting_the_bucket_ends_the_watch(self, bucket):
-        await bucket.put("k", b"x")
-        with pytest.raises(StreamReplaced, match=f"bucket `{bucket.name}` was deleted while it was being watched"):
-            await self.watch_while(bucket, bucket.destroy)
-
-    async def test_recreating_the_bucket_ends_the_watch(self, client, bucket):
-        async def again() -> None:
+    @pytest.mark.parametrize("recreated", [False, True])
+    async def test_deleting_the_bucket_ends_the_watch(self, client, bucket, recreated):
+        async def end() -> None:
             await bucket.destroy()
-            await client.create_bucket(bucket.name)
+            if recreated:
+                await client.create_bucket(bucket.name)
 
-        with pytest.raises(StreamReplaced, match="was deleted"):
-            await self.watch_while(bucket, again)
+        await bucket.put("k", b"x")
+        said = "was deleted" if recreated else f"bucket `{bucket.name}` was deleted while it was being watched"
+        with pytest.raises(StreamReplaced, match=said):
+            await self.watch_while(bucket, end)
 
     @pytest.mark.guarantee("reading-16", by="fault")
     async def test_recreating_the_bucket_during_an_outage_ends_the_watch(self, own_server):
@@ -340,8 +338,7 @@ class TestEnds:
     @pytest.mark.guarantee("reading-16", by="fault")
     async def test_restore_from_a_snapshot_during_an_outage_ends_the_watch(self, server, client, bucket):
         stream = f"KV_{bucket.name}"
-        for number in range(5):
-            await bucket.put(f"k{number}", b"x")
+        await bucket.put_many((f"k{number}", b"x") for number in range(5))
         async with taking(client.api, stream) as snapshot:
             chunks = [chunk async for chunk in snapshot.chunks]
 
@@ -352,8 +349,7 @@ class TestEnds:
             for chunk in chunks:
                 await restoring.send(chunk)
             await restoring.finish()
-            for number in range(3):
-                await bucket.put(f"other{number}", b"x")
+            await bucket.put_many((f"other{number}", b"x") for number in range(3))
 
         async def watch(proxy: Proxy) -> None:
             async with kvctl.connect(proxy.url) as away, await away.bucket(bucket.name).watch() as watcher:
@@ -373,8 +369,7 @@ class TestEnds:
 class TestFromRevision:
     @pytest.mark.guarantee("reading-12")
     async def test_beyond_the_next_revision_is_not_found(self, bucket):
-        for _ in range(10):
-            await bucket.put("k", b"x")
+        await bucket.put_many(("k", b"x") for _ in range(10))
         for revision in (12, 1000):
             with pytest.raises(RevisionNotFound, match=f"has no revision {revision}"):
                 async with await bucket.watch(from_revision=revision):
@@ -382,8 +377,7 @@ class TestFromRevision:
 
     @pytest.mark.guarantee("reading-12", by="fault")
     async def test_next_revision_shows_all_that_comes_over_lost_connections(self, server, bucket):
-        for _ in range(10):
-            await bucket.put("k", b"x")
+        await bucket.put_many(("k", b"x") for _ in range(10))
         seen: list[int] = []
         with Proxy(server.url) as proxy:
             connecting = kvctl.connect(proxy.url)
@@ -396,8 +390,7 @@ class TestFromRevision:
                         if item is CURRENT:
                             proxy.refuse()
                             proxy.cut()
-                            await bucket.put("a", b"")
-                            await bucket.put("b", b"")
+                            await bucket.put_many([("a", b""), ("b", b"")])
                             proxy.refuse(0)
                         if seen == [11, 12]:
                             break
@@ -432,8 +425,7 @@ class TestRecovers:
                 if len(seen) in (1, 4):
                     for name in raw.api(f"CONSUMER.NAMES.KV_{bucket.name}")["consumers"]:
                         raw.api(f"CONSUMER.DELETE.KV_{bucket.name}.{name}")
-                    for number in range(3):
-                        await bucket.put("k", b"%d" % (len(seen) + number))
+                    await bucket.put_many(("k", b"%d" % (len(seen) + number)) for number in range(3))
                 if len(seen) == 7:
                     break
         assert seen == [CURRENT, "k=1", "k=2", "k=3", "k=4", "k=5", "k=6"]
