@@ -1,6 +1,5 @@
 """Audits in tests, of everything in view of a client."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,12 +34,3 @@ def said(outcomes: AuditOutcome | Sequence[AuditOutcome]) -> list[tuple[str, str
     """Return kind, key and cause of each sample."""
     given = [outcomes] if isinstance(outcomes, AuditOutcome) else outcomes
     return [(str(item.kind), item.key, item.cause) for outcome in given for item in outcome.sorted_samples()]
-
-
-async def until_agreed(client: kvctl.Client, name: str) -> None:
-    """Wait until an audit is clean."""
-    for _ in range(40):
-        if all(outcome.consistent for outcome in await audited(client, name)):
-            return
-        await asyncio.sleep(0.25)
-    raise AssertionError([said(outcome) for outcome in await audited(client, name)])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvctl import Client
 from tests.support.raw import RawClient
 
 _COMMON = dict.fromkeys(("allow_direct", "allow_rollup_hdrs", "deny_delete"), True) | {
@@ -59,6 +60,11 @@ async def refused(attempt: Awaitable[object]) -> str:
         await attempt
     assert caught.value.exit_code == 1
     return f"{caught.value.message}\n{caught.value.hint}"
+
+
+async def keys_of(client: Client, bucket: str) -> list[str]:
+    """Return all keys, sorted."""
+    return sorted([key async for key in client.bucket(bucket).keys()])
 
 
 @pytest.fixture

@@ -61,8 +61,13 @@ def inventory(*here: Info, unreachable: Sequence[str] = (), **others: Sequence[I
     return Inventory(places, tuple(links))
 
 
+def read(text: str) -> Topology:
+    """Return the topology of a file without its first line."""
+    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+
+
 def topology(text: str) -> Topology:
-    return read_topology(parser.parse(f"version: 1\nname: t\n{text}".encode(), "t.yaml"))
+    return read(f"name: t\n{text}")
 
 
 def compared(text: str, seen: Inventory, *, prune: bool = False) -> FileComparison:

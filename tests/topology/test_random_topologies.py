@@ -49,9 +49,7 @@ async def test_random_topology_lands_every_key_where_predicted(client, raw, repl
     buckets, target = [unique() for _ in range(dice.randint(1, 3))], unique("A")
     stored = {name: {".".join(dice.choices(TOKENS, k=dice.randint(1, 4))) for _ in range(30)} for name in buckets}
     for name, keys in stored.items():
-        raw.create_bucket(name)
-        for key in keys:
-            raw.put(name, key, b"v")
+        raw.create_bucket(name, dict.fromkeys(keys, b"v"))
     origins = tuple(some_origin(dice, name) for name in buckets)
     aggregate = Aggregate(target, origins)
     if any(nested(origin) for origin in origins):

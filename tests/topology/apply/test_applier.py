@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -15,17 +15,14 @@ from kvctl.kv import catalog
 from kvctl.kv.stream_kind import LEAVING
 from kvctl.topology.apply import applier
 from kvctl.topology.apply.applier import ApplyOutcome, ReplicaFilling, Report, Verb
-from kvctl.topology.model.file import Topology, read_topology
+from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.change import TopologyPlan
 from kvctl.topology.plan.saved import SavedPlan, renewed
+from tests.topology.conftest import keys_of
+from tests.topology.plain import read
 
-Names = Callable[..., str]
 PATIENCE = timedelta(seconds=120)
-
-
-def read(text: str) -> Topology:
-    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
 async def apply(
@@ -54,10 +51,6 @@ def names(plan: TopologyPlan) -> list[str]:
     return [change.name for change in plan.changes]
 
 
-async def keys(client: kvctl.Client, bucket: str) -> list[str]:
-    return sorted([key async for key in client.bucket(bucket).keys()])
-
-
 @pytest.mark.guarantee("topology-1")
 async def test_second_apply_has_no_changes(client, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
@@ -77,12 +70,11 @@ async def test_second_apply_has_no_changes(client, unique):
 @pytest.mark.guarantee("topology-2")
 async def test_apply_ends_after_all_entries_have_arrived(client, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique()), unique("M"), unique("A")
-    for number in range(300):
-        await bucket.put(f"k.{number}", b"v")
+    await bucket.put_many((f"k.{number}", b"v") for number in range(300))
     text = f"mirrors: {{{mirror}: {{origin: {bucket.name}}}}}\naggregates: {{{aggregate}: {{origins: [{mirror}]}}}}"
     _, report = await apply(client.api, text)
     assert report.error is None
-    assert len(await keys(client, aggregate)) == 300
+    assert len(await keys_of(client, aggregate)) == 300
 
 
 async def test_recreated_replicas_have_only_new_entries(client, unique):
@@ -98,20 +90,19 @@ async def test_recreated_replicas_have_only_new_entries(client, unique):
     assert report.error is None
     await client.bucket(bucket).put("new", b"v")
     for _ in range(200):
-        if (found := await keys(client, aggregate)) == ["p.new", "q.k"]:
+        if (found := await keys_of(client, aggregate)) == ["p.new", "q.k"]:
             break
         await asyncio.sleep(0.02)
     assert found == ["p.new", "q.k"]
     _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
     assert report.error is None
-    assert await keys(client, aggregate) == ["p.new"]
+    assert await keys_of(client, aggregate) == ["p.new"]
 
 
 async def test_removed_origin_takes_its_keys_and_leaves_others(client, raw, unique):
     one, other, aggregate, reader = unique(), unique(), unique("A"), unique("A")
     for name in (one, other):
-        raw.create_bucket(name)
-        raw.put(name, "k", b"v")
+        raw.create_bucket(name, {"k": b"v"})
     text = (
         f"aggregates: {{{aggregate}: {{writable: true, origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, "
         f"prefix: q}}]}}, {reader}: {{origins: [{aggregate}]}}}}"
@@ -120,18 +111,17 @@ async def test_removed_origin_takes_its_keys_and_leaves_others(client, raw, uniq
     await client.bucket(aggregate).put("own", b"v")
     _, report = await apply(client.api, text.replace(f", {{bucket: {other}, prefix: q}}", ""))
     assert report.error is None
-    assert await keys(client, aggregate) == await keys(client, reader) == ["own", "p.k"]
+    assert await keys_of(client, aggregate) == await keys_of(client, reader) == ["own", "p.k"]
     assert LEAVING not in raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]["metadata"]
     plan, report = await apply(client.api, text)
     assert (report.error, [str(change.action) for change in plan.changes]) == (None, ["change"])
-    assert await keys(client, aggregate) == ["own", "p.k", "q.k"]
+    assert await keys_of(client, aggregate) == ["own", "p.k", "q.k"]
 
 
 async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggregate(client, raw, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for name in (one, other):
-        raw.create_bucket(name)
-        raw.put(name, "k", b"v")
+        raw.create_bucket(name, {"k": b"v"})
     text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: p}}, {{bucket: {other}, prefix: q}}]}}}}"
     await apply(client.api, text)
     config = raw.api(f"STREAM.INFO.KV_{aggregate}")["config"]
@@ -140,7 +130,7 @@ async def test_origin_added_again_before_its_keys_are_removed_recreates_the_aggr
     raw.api(f"STREAM.UPDATE.KV_{aggregate}", marked)
     plan, report = await apply(client.api, text)
     assert (report.error, [str(change.action) for change in plan.changes]) == (None, ["recreate"])
-    assert await keys(client, aggregate) == ["p.k", "q.k"]
+    assert await keys_of(client, aggregate) == ["p.k", "q.k"]
 
 
 async def test_replicas_are_deleted_before_their_origin_and_created_after_it(client, unique):
@@ -220,7 +210,7 @@ async def test_completed_changes_are_not_repeated(client, unique):
 
 async def test_failed_step_ends_the_apply_and_the_next_completes_it(client, raw, unique):
     first, second, third = unique(), unique(), unique()
-    raw.api(f"STREAM.CREATE.T{second}", {"name": f"T{second}", "subjects": [f"$KV.{second}.x"], "storage": "file"})
+    raw.create_stream(f"T{second}", subjects=[f"$KV.{second}.x"], storage="file")
     text = f"buckets: {{{first}: {{}}, {second}: {{}}, {third}: {{}}}}"
     plan, report = await apply(client.api, text)
     assert isinstance(report.error, PartlyDone)
@@ -240,8 +230,7 @@ async def test_failed_step_ends_the_apply_and_the_next_completes_it(client, raw,
 
 async def test_replica_that_does_not_fill_in_time_is_reported(client, raw, unique):
     bucket, aggregate = unique(), unique("A")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"x" * 5000)
+    raw.create_bucket(bucket, {"k": b"x" * 5000})
     text = f"aggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}"
     _, report = await apply(client.api, text, wait_for=timedelta(seconds=1))
     assert isinstance(report.error, WaitExpired)

@@ -50,42 +50,12 @@ aggregates:
 """
 """What is wanted: made, changed with what follows, made anew with what reads it, an origin more, one less, deleted."""
 
-NAMES = (
-    "NEW",
-    "KEPT",
-    "MOVED",
-    "OTHER",
-    "LEFT",
-    "COPY",
-    "NEAR",
-    "GONE",
-    "YOUNG",
-    "MORE",
-    "LESS",
-    "ALL",
-    "LAST",
-    "TITLE",
-)
-WRITES = [
-    "CREATE.KV_NEW",
-    "UPDATE.COPY",
-    "UPDATE.KV_MORE",
-    "DELETE.KV_LAST",
-    "UPDATE.KV_LESS",
-    "PURGE.KV_LESS",
-    "UPDATE.KV_LESS",
-    "UPDATE.KV_KEPT",
-    "DELETE.KV_ALL",
-    "DELETE.NEAR",
-    "DELETE.KV_MOVED",
-    "CREATE.KV_MOVED",
-    "CREATE.NEAR",
-    "CREATE.YOUNG",
-    "CREATE.KV_ALL",
-    "CREATE.KV_LAST",
-    "DELETE.GONE",
-    "DELETE.KV_LEFT",
-]
+NAMES = (*"NEW KEPT MOVED OTHER LEFT COPY NEAR GONE YOUNG MORE LESS ALL LAST TITLE".split(),)
+WRITES = """
+    CREATE.KV_NEW UPDATE.COPY UPDATE.KV_MORE DELETE.KV_LAST UPDATE.KV_LESS PURGE.KV_LESS UPDATE.KV_LESS
+    UPDATE.KV_KEPT DELETE.KV_ALL DELETE.NEAR DELETE.KV_MOVED CREATE.KV_MOVED CREATE.NEAR CREATE.YOUNG
+    CREATE.KV_ALL CREATE.KV_LAST DELETE.GONE DELETE.KV_LEFT
+""".split()
 """What one that is left alone sends: each is a place to be killed at."""
 
 
@@ -220,8 +190,7 @@ def test_apply_after_a_kill_waits_until_replicas_are_filled(own_server, tmp_path
 
 def test_apply_after_a_kill_reports_replicas_that_do_not_fill(raw, server, unique, tmp_path):
     bucket, aggregate, file = unique(), unique("A"), tmp_path / "t.yaml"
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"x" * 5000)
+    raw.create_bucket(bucket, {"k": b"x" * 5000})
     file.write_text(
         f"version: 1\nname: {unique('t')}\naggregates: {{{aggregate}: {{origins: [{bucket}], max_value_size: 1KiB}}}}\n"
     )

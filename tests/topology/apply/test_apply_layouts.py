@@ -1,9 +1,8 @@
 """Topology files applied to real layouts: domains, accounts, clusters joined by gateways."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
@@ -11,19 +10,14 @@ import kvctl
 from kvctl.contexts import Context, ContextStore
 from kvctl.documents import parser
 from kvctl.errors import ConflictError
-from kvctl.jetstream.api import Api
 from kvctl.kv import catalog
 from kvctl.labs import Lab
-from kvctl.topology.apply import applier
-from kvctl.topology.apply.applier import ReplicaFilling, Report
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
-from kvctl.topology.plan.change import TopologyPlan
 from kvctl.topology.plan.saved import SavedPlan, renewed
 from tests.cli.conftest import Run, run_process
 from tests.support.waiting import until
-
-Names = Callable[..., str]
+from tests.topology.apply.test_applier import apply
 
 
 @asynccontextmanager
@@ -31,19 +25,6 @@ async def connected(lab: Lab, *names: str) -> AsyncIterator[dict[str, kvctl.Clie
     """Return clients of some of a lab's contexts."""
     async with AsyncExitStack() as stack:
         yield {name: await stack.enter_async_context(kvctl.connect(lab.contexts[name])) for name in names}
-
-
-async def apply(apis: Mapping[str, Api], text: str) -> tuple[TopologyPlan, Report]:
-    """Plan, apply, wait, verify."""
-    topology = read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
-    plan = await planner.plan(topology, apis)
-    filling = ReplicaFilling(timedelta(seconds=120))
-    report = await applier.apply(apis, plan, filling)
-    if report.error is None:
-        await applier.fill(report, filling)
-    if report.error is None:
-        report.error = await applier.verify(lambda: planner.plan(topology, apis), 60)
-    return plan, report
 
 
 def test_apply_of_the_contract_s_example(leaf, home, unique, tmp_path):

@@ -8,21 +8,15 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ReadOnly, RefusedError, UsageError, WaitExpired
-from kvctl.labs import run_lab
 from kvctl.server import run_server
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.health import arrival
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.waiting import until
-from tests.topology.conftest import source
+from tests.topology.conftest import keys_of, source
 
 Names = Callable[..., str]
-
-
-async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
-    """Return all keys, sorted."""
-    return sorted([key async for key in client.bucket(bucket).keys()])
 
 
 async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(client, raw, unique):
@@ -40,8 +34,7 @@ async def test_mirror_holds_all_entries_and_serves_reads_of_its_origin(client, r
 
 async def test_purges_at_the_origin_erase_history_in_replicas(client, raw, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
-    for value in (b"1", b"2"):
-        await bucket.put("k", value)
+    await bucket.put_many(("k", value) for value in (b"1", b"2"))
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, prefix="p"),)))
     await bucket.purge("k")
@@ -51,8 +44,7 @@ async def test_purges_at_the_origin_erase_history_in_replicas(client, raw, uniqu
 
 async def test_replica_that_denies_purges_keeps_history(client, raw, unique):
     bucket, mirror, aggregate = await client.create_bucket(unique(), history=5), unique("M"), unique("A")
-    for value in (b"1", b"2"):
-        await bucket.put("k", value)
+    await bucket.put_many(("k", value) for value in (b"1", b"2"))
     await create_mirror(client, Mirror(mirror, Origin(bucket.name), deny_purge=True))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), deny_purge=True))
     await bucket.purge("k")
@@ -62,8 +54,7 @@ async def test_replica_that_denies_purges_keeps_history(client, raw, unique):
 
 async def test_aggregate_has_keys_where_transforms_land_them(client, unique):
     orders, stock, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
-    for key in ("NEW.7", "NEW.8", "OLD.1"):
-        await orders.put(key, b"v")
+    await orders.put_many((key, b"v") for key in ("NEW.7", "NEW.8", "OLD.1"))
     await stock.put("lon.nails", b"v")
     origins = (
         Origin(orders.name, keys=("NEW.>",), prefix="orders.new"),
@@ -73,14 +64,6 @@ async def test_aggregate_has_keys_where_transforms_land_them(client, unique):
     assert await keys_of(client, aggregate) == ["orders.new.7", "orders.new.8", "stock.nails.lon"]
     with pytest.raises(RefusedError):
         await client.bucket(aggregate).put("k", b"v")
-
-
-async def test_writable_aggregate_accepts_writes(client, unique):
-    bucket, aggregate = await client.create_bucket(unique()), unique("A")
-    await bucket.put("theirs", b"v")
-    await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name),), writable=True))
-    await client.bucket(aggregate).put("mine", b"v")
-    assert await keys_of(client, aggregate) == ["mine", "theirs"]
 
 
 async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client, unique):
@@ -95,8 +78,7 @@ async def test_aggregate_of_a_mirror_has_the_keys_of_its_origin(client, unique):
 async def test_added_origin_s_keys_arrive(client, raw, unique):
     one, other, aggregate = await client.create_bucket(unique()), await client.create_bucket(unique()), unique("A")
     await one.put("k", b"1")
-    for number in range(300):
-        await other.put(f"k.{number}", b"2")
+    await other.put_many((f"k.{number}", b"2") for number in range(300))
     await create_aggregate(client, Aggregate(aggregate, (Origin(one.name, prefix="one"),)))
     await add_aggregate_origin(client, aggregate, Origin(other.name, prefix="other"))
     assert len(await keys_of(client, aggregate)) == 301
@@ -148,8 +130,7 @@ async def test_empty_origin_is_waited_for_until_connected(client, raw, unique):
 
 async def test_removed_entries_are_not_waited_for(client, raw, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
-    await bucket.put("a", b"v")
-    await bucket.put("b", b"v")
+    await bucket.put_many([("a", b"v"), ("b", b"v")])
     plan = await builders.plan_aggregate(client.api, Aggregate(aggregate, (Origin(bucket.name),)))
     assert plan.goals[0].sequence == 2
     raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
@@ -160,8 +141,7 @@ async def test_removed_entries_are_not_waited_for(client, raw, unique):
 
 async def test_tail_of_a_purged_origin_is_not_waited_for(client, raw, unique):
     bucket, mirror = await client.create_bucket(unique()), unique("M")
-    for key in ("a", "b"):
-        await bucket.put(key, b"v")
+    await bucket.put_many((key, b"v") for key in ("a", "b"))
     raw.api(f"STREAM.PURGE.KV_{bucket.name}", {"filter": f"$KV.{bucket.name}.b"})
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)), wait_for=timedelta(seconds=60))
 
@@ -180,8 +160,7 @@ async def test_arrival_is_found_by_entry_on_servers_that_report_no_sequence(clie
 
 async def test_filtered_origin_is_waited_for_up_to_its_last_matching_entry(client, unique):
     bucket, aggregate = await client.create_bucket(unique()), unique("A")
-    for key in ("NEW.1", "OLD.1", "OLD.2"):
-        await bucket.put(key, b"v")
+    await bucket.put_many((key, b"v") for key in ("NEW.1", "OLD.1", "OLD.2"))
     plan = await builders.plan_aggregate(client.api, Aggregate(aggregate, (Origin(bucket.name, keys=("NEW.>",)),)))
     assert (plan.goals[0].sequence, plan.goals[0].subject) == (1, f"$KV.{bucket.name}.NEW.1")
 
@@ -194,8 +173,7 @@ async def test_replicas_of_another_domain(leaf, unique):
     hub = External.of_domain("hub")
     async with kvctl.connect(leaf.contexts["hub"]) as there, kvctl.connect(leaf.contexts["leaf"]) as client:
         bucket = await there.create_bucket(unique())
-        for key in ("a.1", "b.1"):
-            await bucket.put(key, b"v")
+        await bucket.put_many((key, b"v") for key in ("a.1", "b.1"))
         await create_mirror(client, Mirror(mirror, Origin(bucket.name, external=hub)))
         await create_mirror(client, Mirror(filtered, Origin(bucket.name, keys=("a.>",), external=hub)))
         await create_aggregate(client, Aggregate(aggregate, (Origin(bucket.name, external=hub),)))
@@ -219,8 +197,7 @@ async def test_replicas_of_another_account(accounts, unique):
         with suppress(BucketNotFound):
             await there.delete_bucket("ORDERS")  # the lab exports this name alone, and other tests use it
         bucket = await there.create_bucket("ORDERS")
-        for key in ("a.1", "b.1"):
-            await bucket.put(key, b"v")
+        await bucket.put_many((key, b"v") for key in ("a.1", "b.1"))
         mirror, aggregate, stuck = unique("M"), unique("A"), unique("M")
         way = External("ORIGIN.API", f"DELIVER.ORDERS.{mirror}")
         await create_mirror(client, Mirror(mirror, Origin("ORDERS", external=way)))
@@ -275,8 +252,7 @@ async def test_missing_exports_of_hidden_origin_are_named(monkeypatch):
         replica = kvctl.Context(url=server.url, user="replica", password="replica")
         async with kvctl.connect(origin) as there, kvctl.connect(replica) as client:
             bucket = await there.create_bucket("ORDERS")
-            for key in ("a.1", "b.1"):
-                await bucket.put(key, b"v")
+            await bucket.put_many((key, b"v") for key in ("a.1", "b.1"))
             way = External("ORIGIN.API", "DELIVER.ORDERS.m")
             plan = await builders.plan_mirror(client.api, Mirror("M", Origin("ORDERS", external=way)))
             assert not plan.hazards
@@ -301,23 +277,10 @@ async def test_missing_exports_of_hidden_origin_are_named(monkeypatch):
                 await create_aggregate(client, Aggregate("A", (hidden,)))
 
 
-@pytest.mark.slow
-async def test_mirror_in_another_cluster():
-    with run_lab("supercluster") as lab:
-        async with kvctl.connect(lab.contexts["lon"]) as lon, kvctl.connect(lab.contexts["nyc"]) as nyc:
-            bucket = await lon.create_bucket("ORDERS", cluster="lon")
-            await bucket.put("k", b"v")
-            await create_mirror(lon, Mirror("ORDERS_NYC", Origin("ORDERS"), cluster="nyc"))
-            entry = await nyc.bucket("ORDERS").get("k")
-            assert entry.stream == "ORDERS_NYC"
-
-
 async def test_entry_that_an_aggregate_reports_and_does_not_hold_is_waited_for_until_nothing_moves(client, raw, unique):
     """Servers report an entry as replicated before they store it, and one that was removed forever."""
     bucket, target = unique(), unique("A")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k.1", b"v")
-    raw.put(bucket, "k.2", b"v")
+    raw.create_bucket(bucket, {"k.1": b"v", "k.2": b"v"})
     plan = await builders.plan_aggregate(client.api, Aggregate(target, (Origin(bucket, prefix="p"),)))
     info = await builders.apply(client.api, plan)
     [goal] = plan.goals
@@ -335,8 +298,7 @@ async def grown(client, raw, replicas, unique):
     """Create a bucket, another one, and an aggregate of the first, whose first entry was overwritten."""
     first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
     for bucket in (first, second):
-        raw.create_bucket(bucket)
-        raw.put(bucket, "k", b"v")
+        raw.create_bucket(bucket, {"k": b"v"})
     await create_aggregate(client, Aggregate(aggregate, (Origin(first, prefix="a"),)))
     raw.put(first, "k", b"w")
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["first_seq"] == 2)

@@ -1,7 +1,6 @@
 """Concurrent edits of one stream: no change is lost, and no false change is reported."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -16,7 +15,6 @@ from kvctl.topology.health import arrival
 from kvctl.topology.model.origins import Aggregate, Origin
 from tests.topology.conftest import Replicas
 
-Names = Callable[..., str]
 EDITORS = 4
 
 
@@ -25,8 +23,7 @@ async def test_origins_added_concurrently_are_all_kept(server, raw, unique):
     first, target = unique(), unique("A")
     others = [unique() for _ in range(EDITORS)]
     for name in (first, *others):
-        raw.create_bucket(name)
-        raw.put(name, "k", b"v")
+        raw.create_bucket(name, {"k": b"v"})
     async with kvctl.connect(server.url) as client:
         await builders.create_aggregate(client, Aggregate(target, (Origin(first, prefix=first),)))
 

@@ -1,6 +1,5 @@
 """Removal of origins from aggregates, with their keys."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,14 @@ from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology import killed
-from tests.topology.conftest import source
-
-Names = Callable[..., str]
+from tests.topology.conftest import keys_of, source
 
 
 async def filled(client: kvctl.Client, name: str, *keys: str) -> str:
     """Create a bucket with these keys, two revisions each."""
     bucket = await client.create_bucket(name, history=2)
-    for key in keys * 2:
-        await bucket.put(key, b"v")
+    await bucket.put_many((key, b"v") for key in keys * 2)
     return name
-
-
-async def keys_of(client: kvctl.Client, bucket: str) -> list[str]:
-    return sorted([key async for key in client.bucket(bucket).keys()])
 
 
 async def test_removal_takes_keys_of_the_origin_and_leaves_others(client, replicas, unique):

@@ -1,6 +1,5 @@
 """Audits on real servers: agreement, and each kind of damage, made with raw stream JSON, found and named."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,21 +13,17 @@ from tests.support.waiting import until
 from tests.topology.audited import audited, one, said
 from tests.topology.conftest import source
 
-Names = Callable[..., str]
 
-
-def fill(raw: RawClient, bucket: str, count: int = 20, value: bytes = b"v") -> None:
-    """Keys k.0, k.1 and so on."""
-    for number in range(count):
-        raw.put(bucket, f"k.{number}", value)
+def filled(raw: RawClient, bucket: str, count: int = 20, value: bytes = b"v", **config: Any) -> None:
+    """Create a bucket with keys k.0, k.1 and so on."""
+    raw.create_bucket(bucket, {f"k.{number}": value for number in range(count)}, **config)
 
 
 @pytest.fixture
 async def mirrored(client, raw, unique):
     """A bucket of 20 keys, some of them deleted, and its mirror."""
     bucket, mirror = unique("ORIGIN"), unique("M")
-    raw.create_bucket(bucket)
-    fill(raw, bucket)
+    filled(raw, bucket)
     await client.bucket(bucket).delete("k.3")
     await client.bucket(bucket).purge("k.4")
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
@@ -47,8 +42,7 @@ class TestMirrors:
     @pytest.mark.guarantee("replicas-2")
     async def test_key_removed_from_mirror_is_missing(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket)
-        fill(raw, bucket, 5)
+        filled(raw, bucket, 5)
         replicas.mirror(mirror, bucket, deny_delete=False)
         until(lambda: replicas.info(mirror)["state"]["messages"] == 5)
         assert raw.api(f"STREAM.MSG.DELETE.{mirror}", {"seq": 3})["success"]
@@ -60,8 +54,7 @@ class TestMirrors:
     @pytest.mark.guarantee("reading-10")
     async def test_missing_keys_are_found_after_last_messages_were_removed(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket, deny_delete=False)
-        fill(raw, bucket)
+        filled(raw, bucket, deny_delete=False)
         replicas.mirror(mirror, bucket, deny_delete=False)
         until(lambda: replicas.info(mirror)["state"]["messages"] == 20)
         for stream, sequence in ((mirror, 3), (mirror, 20), (f"KV_{bucket}", 20)):
@@ -80,8 +73,7 @@ class TestMirrors:
     async def test_mirror_of_earlier_stream_instance_is_stale(self, client, raw, mirrored):
         bucket, _ = mirrored
         raw.api(f"STREAM.DELETE.KV_{bucket}")
-        raw.create_bucket(bucket)
-        fill(raw, bucket, 18, b"new")
+        filled(raw, bucket, 18, b"new")
         outcome = await one(client, bucket)
         assert outcome.consistent is False
         assert outcome.causes == {"recreated-origin"}
@@ -101,17 +93,14 @@ class TestMirrors:
 
     async def test_filtered_mirror_is_compared_within_its_filter(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket, allow_direct=False)
-        for key in ("a.1", "a.2", "b.1"):
-            raw.put(bucket, key, b"v")
+        raw.create_bucket(bucket, dict.fromkeys(("a.1", "a.2", "b.1"), b"v"), allow_direct=False)
         replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.a.>"})
         outcome = await one(client, mirror)
         assert (outcome.keys, outcome.consistent) == (2, True)
 
     async def test_renaming_mirror_is_compared_under_its_names(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket)
-        fill(raw, bucket, 5)
+        filled(raw, bucket, 5)
         rules = [{"src": f"$KV.{bucket}.k.*", "dest": f"$KV.{bucket}.x.{{{{wildcard(1)}}}}.y"}]
         replicas.mirror(mirror, bucket, mirror={"subject_transforms": rules}, deny_delete=False)
         until(lambda: replicas.info(mirror)["state"]["messages"] == 5)
@@ -123,8 +112,7 @@ class TestMirrors:
 
     async def test_mirror_that_denies_purges_agrees(self, client, raw, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket, max_msgs_per_subject=5)
-        fill(raw, bucket, 5)
+        filled(raw, bucket, 5, max_msgs_per_subject=5)
         await create_mirror(client, Mirror(mirror, Origin(bucket), deny_purge=True))
         await client.bucket(bucket).purge("k.1")
         assert (await one(client, mirror)).consistent
@@ -133,8 +121,7 @@ class TestMirrors:
         bucket, mirror = unique("ORIGIN"), unique("M")
         replicas.mirror(mirror, bucket)
         until(lambda: replicas.info(mirror)["mirror"].get("error"))
-        raw.create_bucket(bucket)  # servers look again after ten seconds
-        fill(raw, bucket, 15)
+        filled(raw, bucket, 15)
         outcome = await one(client, mirror)
         assert (outcome.counts, len(outcome.samples)) == ({Verdict.MISSING: 15}, 10)
         assert outcome.causes == {"lagging"}
@@ -146,8 +133,7 @@ class TestAggregates:
         """Two buckets in one aggregate, below `a` and `b`."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
-            raw.create_bucket(bucket, max_msgs_per_subject=3)
-            fill(raw, bucket)
+            filled(raw, bucket, max_msgs_per_subject=3)
         await client.bucket(first).delete("k.3")
         origins = (Origin(first, prefix="a"), Origin(second, prefix="b"))
         await create_aggregate(client, Aggregate(aggregate, origins, writable=True))
@@ -195,8 +181,7 @@ class TestAggregates:
     async def test_keys_of_two_origins_are_reported_but_not_as_drift(self, client, raw, replicas, unique):
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
-            raw.create_bucket(bucket)
-            fill(raw, bucket, 5, bucket.encode())
+            filled(raw, bucket, 5, bucket.encode())
             raw.put(bucket, f"only.{bucket}", b"v")
         await client.bucket(first).delete("k.2")
         replicas.aggregate(aggregate, source(first, aggregate), source(second, aggregate))
@@ -205,9 +190,7 @@ class TestAggregates:
 
     async def test_keys_that_become_one_are_reported_but_not_as_drift(self, client, raw, replicas, unique):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
-        raw.create_bucket(bucket)
-        for key in ("lon.nails", "nyc.nails", "lon.screws"):
-            raw.put(bucket, key, key.encode())
+        raw.create_bucket(bucket, {key: key.encode() for key in ("lon.nails", "nyc.nails", "lon.screws")})
         replicas.aggregate(aggregate, source(bucket, aggregate, "*.*", "{{wildcard(2)}}"))
         (outcome,) = await audited(client, aggregate)
         assert (outcome.consistent, outcome.keys) == (True, 3)
@@ -246,8 +229,7 @@ class TestKeysThatNeverExpire:
 class TestKeysThatNobodyFinds:
     async def test_filtered_mirror_that_answers_all_reads_is_inconsistent(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket)
-        fill(raw, bucket, 5)
+        filled(raw, bucket, 5)
         replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.k.1"})
         until(lambda: replicas.subjects(mirror))
         outcome = await one(client, mirror)
@@ -258,8 +240,7 @@ class TestKeysThatNobodyFinds:
     async def test_of_an_aggregate_whose_keys_land_outside_of_its_prefix(self, client, raw, replicas, unique):
         bucket, other, aggregate = unique("ORIGIN"), unique("ORIGIN"), unique("A")
         for name in (bucket, other):
-            raw.create_bucket(name)
-            fill(raw, name, 5)
+            filled(raw, name, 5)
         replicas.aggregate(aggregate, {"name": f"KV_{bucket}"}, source(other, aggregate))
         until(lambda: len(replicas.subjects(f"KV_{aggregate}")) == 10)
         outcomes = {outcome.origin: outcome for outcome in await audited(client, aggregate)}
@@ -280,8 +261,7 @@ class TestOfNothing:
 
     async def test_missing_keys_are_found_after_last_entry_expired(self, client, raw, replicas, unique):
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket, allow_msg_ttl=True)
-        fill(raw, bucket)
+        filled(raw, bucket, allow_msg_ttl=True)
         replicas.mirror(mirror, bucket, allow_msg_ttl=True)
         raw.put(bucket, "gone", b"v", {"Nats-TTL": "1s"})
         until(lambda: len(replicas.subjects(mirror)) == 21)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +21,6 @@ from kvctl.topology.survey.inventory import survey
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
-
-Names = Callable[..., str]
 
 WRITER = """
 import random, sys
@@ -100,9 +98,7 @@ async def test_many_audits_beside_a_writer_agree(own_server):
 @pytest.mark.guarantee("replicas-4")
 async def test_expiring_keys_are_not_drift(client, raw, unique):
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
-    raw.create_bucket(bucket, max_age=2 * 10**9, duplicate_window=10**9)
-    for number in range(20):
-        raw.put(bucket, f"k.{number}", b"v")
+    raw.create_bucket(bucket, {f"k.{number}": b"v" for number in range(20)}, max_age=2 * 10**9, duplicate_window=10**9)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     until(lambda: raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 0)
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),)))
@@ -115,10 +111,9 @@ async def test_expiring_keys_are_not_drift(client, raw, unique):
 
 async def test_key_expired_only_in_origin_is_extra(client, raw, unique):
     bucket, mirror = unique("ORIGIN"), unique("M")
-    raw.create_bucket(bucket, max_age=10**9, duplicate_window=10**9)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"}, max_age=10**9, duplicate_window=10**9)
     stream = {"name": mirror, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1, "allow_direct": True}
-    raw.api(f"STREAM.CREATE.{mirror}", stream)
+    raw.create_stream(**stream)
     until(lambda: raw.api(f"STREAM.INFO.{mirror}")["state"]["messages"] == 1)
     until(lambda: raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["messages"] == 0)
     assert said(await one(client, mirror)) == [("extra", "k", "ttl-not-inherited")]
@@ -126,9 +121,7 @@ async def test_key_expired_only_in_origin_is_extra(client, raw, unique):
 
 async def test_non_conforming_keys_are_compared(client, raw, unique):
     bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
-    raw.create_bucket(bucket)
-    for key in ("star.*", "star.a", "more.>", "b\udcff"):
-        raw.put(bucket, key, b"v")
+    raw.create_bucket(bucket, dict.fromkeys(("star.*", "star.a", "more.>", "b\udcff"), b"v"))
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
     await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),), writable=True))
     merged, mirrored = await audited(client, bucket)

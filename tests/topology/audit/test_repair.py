@@ -1,6 +1,5 @@
 """Repairs on real servers: stale mirrors recreated, aggregates refilled, interrupted repairs completed."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.support.waiting import until
 from tests.topology.audited import SHORTLY, audited, one, said
 from tests.topology.conftest import source
 
-Names = Callable[..., str]
 WRITES = ("STREAM.CREATE.", "STREAM.DELETE.", "STREAM.UPDATE.", "STREAM.PURGE.")
 
 
@@ -72,14 +70,10 @@ class TestMirrors:
     async def poisoned(self, client, raw, unique):
         """Return a recreated bucket, and a mirror that serves values of the earlier one."""
         bucket, mirror = unique("ORIGIN"), unique("M")
-        raw.create_bucket(bucket)
-        for number in range(5):
-            raw.put(bucket, f"k.{number}", b"old")
+        raw.create_bucket(bucket, {f"k.{number}": b"old" for number in range(5)})
         await create_mirror(client, Mirror(mirror, Origin(bucket), description="near the readers"))
         raw.api(f"STREAM.DELETE.KV_{bucket}")
-        raw.create_bucket(bucket)
-        for number in range(3):
-            raw.put(bucket, f"k.{number}", b"new")
+        raw.create_bucket(bucket, {f"k.{number}": b"new" for number in range(3)})
         return bucket, mirror
 
     def read(self, raw: RawClient, bucket: str, mirror: str, key: str) -> bytes:
@@ -143,9 +137,7 @@ class TestAggregates:
         """Return two buckets in one writable aggregate, below `a` and `b`, with own keys and all kinds of damage."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
-            raw.create_bucket(bucket)
-            for number in range(8):
-                raw.put(bucket, f"k.{number}", b"v")
+            raw.create_bucket(bucket, {f"k.{number}": b"v" for number in range(8)})
         origins = (Origin(first, prefix="a"), Origin(second, prefix="b"))
         await create_aggregate(client, Aggregate(aggregate, origins, writable=True))
         raw.put(aggregate, "own", b"mine")
@@ -195,8 +187,7 @@ class TestAggregates:
         """By default a source added late replicates nothing if the aggregate's first entry was removed."""
         first, second, aggregate = unique("ONE"), unique("OTHER"), unique("AGG")
         for bucket in (first, second):
-            raw.create_bucket(bucket)
-            raw.put(bucket, "k", b"v")
+            raw.create_bucket(bucket, {"k": b"v"})
         replicas.aggregate(aggregate, source(first, aggregate, dest="a.>"))
         until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 1)
         raw.put(first, "k", b"w")
@@ -211,8 +202,7 @@ class TestAggregates:
 
     async def test_aggregate_that_denies_purges_is_not_repaired(self, client, raw, unique):
         bucket, aggregate = unique("ORIGIN"), unique("AGG")
-        raw.create_bucket(bucket)
-        raw.put(bucket, "k", b"v")
+        raw.create_bucket(bucket, {"k": b"v"})
         await create_aggregate(client, Aggregate(aggregate, (Origin(bucket),), deny_purge=True))
         raw.api(f"STREAM.PURGE.KV_{bucket}")
         with pytest.raises(RefusedError, match="denies purges"):

@@ -77,7 +77,6 @@ def test_entry_expires_by_per_key_ttl_or_stream_ttl():
     header = b"NATS/1.0\r\nNats-TTL: 2s\r\n\r\n"
     message = StoredMessage("KV_O", "$KV.O.k", 3, 10**9, header, b"a")
     found = held(message)
-    assert found is not None
     assert (found.ttl, found.revision, found.lives) == (timedelta(seconds=2), 3, True)
     ends = [found.ends(Ages(age, own=True)) for age in (0, 10**9, 10**10)]
     assert ends == [3 * 10**9, 2 * 10**9, 3 * 10**9]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -22,7 +21,6 @@ from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, refused, source
 
-Names = Callable[..., str]
 SECOND = timedelta(seconds=1)
 
 
@@ -44,9 +42,7 @@ async def names_of(client: kvctl.Client, stream: str) -> set[str]:
 
 async def test_filtered_mirror(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "NEW.1", b"v")
-    raw.put(bucket, "OLD.1", b"v")
+    raw.create_bucket(bucket, {"NEW.1": b"v", "OLD.1": b"v"})
     replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.NEW.>"})
     until(lambda: "404" in statuses(raw, bucket, "OLD.1"))
     assert await names_of(client, mirror) == {"filtered-mirror"}
@@ -60,9 +56,7 @@ async def test_filtered_mirror(client, raw, replicas, unique):
 
 async def test_filtered_mirror_in_another_domain_is_harmless(client, raw, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket, allow_direct=False)
-    for key in ("a.1", "b.1", "c.1"):
-        raw.put(bucket, key, b"v")
+    raw.create_bucket(bucket, dict.fromkeys(("a.1", "b.1", "c.1"), b"v"), allow_direct=False)
     await create_mirror(client, Mirror(mirror, Origin(bucket, keys=("a.>", "b.>"))))
     info = raw.api(f"STREAM.INFO.{mirror}")
     assert (info["state"]["messages"], info["config"]["mirror_direct"]) == (2, False)
@@ -70,8 +64,7 @@ async def test_filtered_mirror_in_another_domain_is_harmless(client, raw, unique
 
 async def test_renaming_mirror(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"})
     rules = [{"src": f"$KV.{bucket}.>", "dest": f"$KV.{mirror}.>"}]
     replicas.mirror(mirror, bucket, mirror={"subject_transforms": rules})
     until(lambda: "404" in statuses(raw, bucket, "k"))
@@ -80,8 +73,7 @@ async def test_renaming_mirror(client, raw, replicas, unique):
 
 async def test_shorter_ttl(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"})
     replicas.mirror(mirror, bucket, max_age=500_000_000)
     until(lambda: "404" in statuses(raw, bucket, "k"))
     assert await names_of(client, mirror) == {"shorter-ttl"}
@@ -106,8 +98,7 @@ async def test_shorter_history(client, raw, replicas, unique):
 
 async def test_ttl_not_inherited(client, raw, replicas, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
-    raw.create_bucket(bucket, max_age=1_500_000_000, duplicate_window=1_500_000_000)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"}, max_age=1_500_000_000, duplicate_window=1_500_000_000)
     replicas.mirror(mirror, bucket)
     replicas.aggregate(aggregate, source(bucket, aggregate))
     until(lambda: replicas.subjects(mirror) and replicas.subjects(f"KV_{aggregate}"))
@@ -190,8 +181,7 @@ async def test_missing_origin(client, raw, replicas, unique):
 
 async def test_outside_prefix(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"})
     replicas.aggregate(aggregate, {"name": f"KV_{bucket}"})
     until(lambda: replicas.subjects(f"KV_{aggregate}"))
     assert [key async for key in client.bucket(aggregate).keys()] == []  # it holds the key, and shows none
@@ -201,8 +191,7 @@ async def test_outside_prefix(client, raw, replicas, unique):
 async def test_key_collision(client, raw, replicas, unique):
     one, other, aggregate = unique(), unique(), unique("A")
     for bucket in (one, other):
-        raw.create_bucket(bucket)
-        raw.put(bucket, "k", bucket.encode())
+        raw.create_bucket(bucket, {"k": bucket.encode()})
     replicas.aggregate(aggregate, source(one, aggregate), source(other, aggregate))
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 2)
     raw.put(one, "k", b"", {"KV-Operation": "DEL"})
@@ -236,9 +225,7 @@ async def test_key_collision_of_stored_keys_under_overlapping_names(client, raw,
 
 async def test_key_collision_of_keys_that_differ_in_a_dropped_token(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "lon.x", b"1")
-    raw.put(bucket, "nyc.x", b"2")
+    raw.create_bucket(bucket, {"lon.x": b"1", "nyc.x": b"2"})
     replicas.aggregate(aggregate, source(bucket, aggregate, "*.*", "{{wildcard(2)}}"))
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["last_seq"] == 2)
     assert [key async for key in client.bucket(aggregate).keys()] == ["x"]
@@ -286,9 +273,7 @@ async def test_stream_edit_has_the_hazards_of_creating_an_aggregate(client, raw,
 
 async def test_smaller_limits(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "large", b"v" * 1000)
-    raw.put(bucket, "small", b"v")
+    raw.create_bucket(bucket, {"large": b"v" * 1000, "small": b"v"})
     replicas.aggregate(aggregate, source(bucket, aggregate), max_msg_size=500)
     until(lambda: replicas.info(f"KV_{aggregate}")["sources"][0]["active"] >= 0)
     time.sleep(0.5)  # what does not come cannot be waited for

@@ -1,6 +1,5 @@
 """Hazards that arise later: recreated origins, edits, streams of others, cycles through accounts."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +21,6 @@ from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import refused, source
 
-Names = Callable[..., str]
-
 
 def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes]:
     """Return the values that direct gets of a key return, from any replica."""
@@ -42,9 +39,7 @@ async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), *
 
 async def test_recreated_origin(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    for key in ("a", "b"):
-        raw.put(bucket, key, b"old")
+    raw.create_bucket(bucket, dict.fromkeys(("a", "b"), b"old"))
     replicas.mirror(mirror, bucket)
     until(lambda: len(replicas.subjects(mirror)) == 2)
     raw.api(f"STREAM.DELETE.KV_{bucket}")
@@ -83,8 +78,7 @@ async def test_large_value_counts_as_one_whatever_its_writer_says(client, raw, u
 
 async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"v")
+    raw.create_bucket(bucket, {"k": b"v"})
     replicas.mirror(mirror, bucket)
     until(lambda: replicas.subjects(mirror))
     text = await refused(edit(client, bucket, history=5))
@@ -140,7 +134,7 @@ async def test_foreign_kind(client, raw, unique):
 async def test_key_writes_never_reach_a_table(client, raw, unique):
     name = unique("T")
     config = {"name": f"KVT_{name}", "subjects": [f"$KVT.{name}.>"], "metadata": {"kvctl.kind": "table"}}
-    assert "error" not in raw.api(f"STREAM.CREATE.KVT_{name}", config)
+    raw.create_stream(**config)
     assert raw.request(f"$KV.{name}.k", b"v").headers["Status"] == "503"  # whoever tries
     for attempt in (client.bucket(name).put("k", b"v"), client.bucket(name).get("k"), edit(client, name, history=3)):
         with pytest.raises(RefusedError, match=f"`{name}` is a table, not a bucket") as caught:

@@ -1,7 +1,6 @@
 """Comparison by count: replicas that are up to date with their origins but hold fewer or more entries."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +17,6 @@ from kvctl.topology.survey.inventory import survey
 from tests.support.waiting import until
 from tests.topology.conftest import source
 
-Names = Callable[..., str]
 KEYS = 12
 
 
@@ -109,9 +107,7 @@ def filled(raw, replicas, unique):
     """Two buckets, a mirror of the first, and an aggregate of both."""
     first, second, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     for bucket in (first, second):
-        raw.create_bucket(bucket)
-        for number in range(KEYS):
-            raw.put(bucket, f"k{number}", b"v")
+        raw.create_bucket(bucket, {f"k{number}": b"v" for number in range(KEYS)})
     replicas.mirror(mirror, first)
     replicas.aggregate(aggregate, source(first, aggregate, dest="a.>"), source(second, aggregate, dest="b.>"))
     until(lambda: len(replicas.subjects(mirror)) == KEYS and len(replicas.subjects(f"KV_{aggregate}")) == 2 * KEYS)
@@ -128,9 +124,6 @@ async def states(client: kvctl.Client, *streams: str) -> dict[str, set[Health]]:
         expected = {Health.OK: [], Health.UNCONFIRMED: ["note"]}.get(standing.state, ["error"])
         assert severities == expected, standing
     return found
-
-
-Filled = tuple[str, str, str, str]
 
 
 async def test_healthy_replicas_are_ok(client, filled):
@@ -181,9 +174,7 @@ async def test_overview_shows_entries_that_replicas_lack(client, raw, filled):
 
 async def test_emptied_filtered_aggregate_has_missing_entries(client, raw, replicas, unique):
     bucket, aggregate = unique(), unique("A")
-    raw.create_bucket(bucket)
-    for key in ("a.1", "b.1"):
-        raw.put(bucket, key, b"v")
+    raw.create_bucket(bucket, dict.fromkeys(("a.1", "b.1"), b"v"))
     replicas.aggregate(aggregate, source(bucket, aggregate, "a.*", "a.{{wildcard(1)}}"))
     until(lambda: replicas.subjects(f"KV_{aggregate}"))
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.OK}}
@@ -208,17 +199,14 @@ async def test_rollup_of_all_from_one_origin_removes_keys_of_others(client, raw,
 async def test_aggregate_beyond_last_revision_of_origin_has_recreated_origin(client, raw, filled):
     first, _, _, aggregate = filled
     raw.api(f"STREAM.DELETE.KV_{first}")
-    raw.create_bucket(first)
-    raw.put(first, "k0", b"new")
+    raw.create_bucket(first, {"k0": b"new"})
     found = await states(client, f"KV_{aggregate}")
     assert found == {f"KV_{aggregate}": {Health.RECREATED_ORIGIN, Health.OK}}
 
 
 async def test_source_with_late_start_is_unconfirmed(client, raw, replicas, unique):
     bucket, mirror, aggregate = unique(), unique("M"), unique("A")
-    raw.create_bucket(bucket)
-    for number in range(KEYS):
-        raw.put(bucket, f"k{number}", b"v")
+    raw.create_bucket(bucket, {f"k{number}": b"v" for number in range(KEYS)})
     replicas.mirror(mirror, bucket, mirror={"opt_start_seq": 4})
     replicas.aggregate(aggregate, source(bucket, aggregate, opt_start_seq=4))
     for stream in (mirror, f"KV_{aggregate}"):

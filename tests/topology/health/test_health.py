@@ -1,6 +1,5 @@
 """Health of replicas on real servers: a lag of 0 proves nothing; lineage of a mirror, from two infos."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from kvctl.topology.survey.inventory import survey
 from tests.support.waiting import until
 from tests.topology.conftest import source
 
-Names = Callable[..., str]
 QUICK = 0.2
 
 
@@ -43,9 +41,7 @@ async def test_replica_with_the_last_entry_is_ok(client, raw, replicas, unique):
 
 async def test_replica_is_ok_after_last_entries_of_origin_were_erased(client, raw, replicas, unique):
     origin, mirror = unique("O"), unique("M")
-    raw.create_bucket(origin)
-    for key in ("a", "b", "c"):
-        raw.put(origin, key, b"v")
+    raw.create_bucket(origin, dict.fromkeys(("a", "b", "c"), b"v"))
     raw.api(f"STREAM.PURGE.KV_{origin}", {"filter": f"$KV.{origin}.c"})
     replicas.mirror(mirror, origin)
     until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
@@ -54,8 +50,7 @@ async def test_replica_is_ok_after_last_entries_of_origin_were_erased(client, ra
 
 async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, unique):
     origin, aggregate = unique("O"), unique("A")
-    raw.create_bucket(origin)
-    raw.put(origin, "small", b"v")
+    raw.create_bucket(origin, {"small": b"v"})
     replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     last = raw.put(origin, "large", b"v" * 500)
@@ -65,8 +60,7 @@ async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, u
 
 async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas, unique):
     origin, aggregate = unique("O"), unique("A")
-    raw.create_bucket(origin)
-    raw.put(origin, "small", b"v")
+    raw.create_bucket(origin, {"small": b"v"})
     config = replicas.aggregate(aggregate, source(origin, aggregate), max_msg_size=300)["config"]
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     raw.put(origin, "large", b"v" * 500)
@@ -89,14 +83,11 @@ async def test_missing_and_unconnected_origins_are_distinguished(client, raw, re
 
 async def test_mirror_of_earlier_stream_instance_has_recreated_origin(client, raw, replicas, unique):
     origin, mirror = unique("O"), unique("M")
-    raw.create_bucket(origin)
-    raw.put(origin, "a", b"old")
-    raw.put(origin, "b", b"old")
+    raw.create_bucket(origin, {"a": b"old", "b": b"old"})
     replicas.mirror(mirror, origin)
     until(lambda: replicas.info(mirror)["state"]["messages"] == 2)
     raw.api(f"STREAM.DELETE.KV_{origin}")
-    raw.create_bucket(origin)
-    raw.put(origin, "a", b"new")
+    raw.create_bucket(origin, {"a": b"new"})
     found = (await look(client, mirror))[mirror]
     assert found.link.upstream.lag == 0
     assert found.state is Health.RECREATED_ORIGIN

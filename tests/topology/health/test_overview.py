@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -14,8 +13,6 @@ from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.health import overview
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.waiting import until
-
-Names = Callable[..., str]
 
 
 async def test_bucket_and_mirror_on_one_server_both_answer(client, raw, unique):
@@ -33,19 +30,16 @@ async def test_bucket_and_mirror_on_one_server_both_answer(client, raw, unique):
     assert (item.node.name, item.last_revision, health and health.state) == (mirror, revision, "ok")
     reverse = await overview.inspect(client.api, mirror)
     (origin,) = reverse.origins
-    assert origin is not None
     assert (origin["state"]["last_seq"], reverse.lineage and reverse.lineage.same) == (revision, True)
 
 
 async def test_overview_distinguishes_recreated_origin(client, raw, replicas, unique):
     bucket, mirror = unique(), unique("M")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"old")
+    raw.create_bucket(bucket, {"k": b"old"})
     replicas.mirror(mirror, bucket)
     until(lambda: replicas.subjects(mirror))
     raw.api(f"STREAM.DELETE.KV_{bucket}")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "k", b"new")
+    raw.create_bucket(bucket, {"k": b"new"})
     for name in (bucket, mirror):
         seen = await overview.inspect(client.api, name)
         found = seen.lineage or seen.lineages[mirror]
@@ -101,7 +95,6 @@ async def test_mirror_at_the_edge_answers_there(leaf, unique):
         assert (seen.answered_by, seen.reads.reported) == ([mirror], False)
         rows = [(row.stream, row.role, row.state, row.here) for row in seen.reads.alternates]
         assert rows == [(mirror, "mirror", "ok", True), (f"KV_{bucket}", "origin", "ok", False)]
-        assert seen.lineage is not None
         assert seen.lineage.same
         seen = await overview.inspect(edge.api, aggregate)
         assert (seen.answered_by, seen.hazards) == ([f"KV_{aggregate}"], [])
@@ -124,7 +117,6 @@ async def test_overview_of_another_account_is_limited_by_its_exports(accounts, u
         assert "KV_ORDERS" not in seen.answered_by
         assert seen.hazards == []
         assert [item["state"]["last_seq"] for item in seen.origins if item] == [1]
-        assert seen.lineage is not None
         assert seen.lineage.same
         assert (await overview.inspect(there.api, "ORDERS")).dependents == []  # other accounts cannot be seen
 

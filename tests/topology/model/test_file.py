@@ -105,7 +105,6 @@ def test_document_reads_every_setting_of_a_bucket():
     )
     bucket = topology.buckets["B"]
     assert (bucket.tags, bucket.max_value_size, bucket.metadata) == (("t",), 1024, {"a": "b"})
-    assert bucket.republish is not None
     assert bucket.republish.headers_only
     assert topology.buckets["C"].history == 1
 

@@ -1,6 +1,5 @@
 """Plans: changes of a file, their order and hazards; rendered configurations equal those that `apply` creates."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,19 +9,13 @@ from kvctl.documents import parser
 from kvctl.jetstream.api import Api
 from kvctl.kv.stream_kind import TOPOLOGY, Kind
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.model.file import Topology, read_topology
+from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.plan import description, planner
 from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan
 from kvctl.topology.plan.desired import RenderedStreams, render
 from kvctl.topology.plan.planner import ordered
-from tests.topology.plain import info
-
-Names = Callable[..., str]
-
-
-def read(text: str) -> Topology:
-    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
+from tests.topology.plain import info, read
 
 
 async def plan(client: kvctl.Client, text: str, *, prune: bool = False) -> TopologyPlan:
@@ -57,7 +50,6 @@ async def test_plan_creates_missing_streams_origins_first(client, unique):
     assert found.hazards == []
     configs = {change.name: change.after for change in found.changes}
     for config in configs.values():
-        assert config is not None
         assert (config["max_msgs_per_subject"], config["max_age"]) == (3, 3600 * 10**9)
         assert config["metadata"] == {TOPOLOGY: "default"}
     assert (configs[first] or {})["sources"] == [
@@ -93,17 +85,11 @@ async def test_plan_ignores_notation_of_sources(client, raw, unique):
     one, other, mirror, aggregate = unique(), unique(), unique("M"), unique("A")
     raw.create_bucket(one, allow_direct=False)
     raw.create_bucket(other)
-    raw.api(
-        f"STREAM.CREATE.{mirror}",
-        {
-            "name": mirror,
-            "storage": "file",
-            "max_msgs_per_subject": 1,
-            "mirror": {
-                "name": f"KV_{one}",
-                "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}],
-            },
-        },
+    raw.create_stream(
+        mirror,
+        storage="file",
+        max_msgs_per_subject=1,
+        mirror={"name": f"KV_{one}", "subject_transforms": [{"src": f"$KV.{one}.a.>", "dest": f"$KV.{one}.a.>"}]},
     )
     sources = [
         {
@@ -113,10 +99,7 @@ async def test_plan_ignores_notation_of_sources(client, raw, unique):
         }
         for name in (other, one)
     ]
-    raw.api(
-        f"STREAM.CREATE.KV_{aggregate}",
-        {"name": f"KV_{aggregate}", "storage": "file", "max_msgs_per_subject": 1, "sources": sources},
-    )
+    raw.create_stream(f"KV_{aggregate}", storage="file", max_msgs_per_subject=1, sources=sources)
     text = (
         f"mirrors: {{{mirror}: {{origin: {one}, keys: a.>}}}}\naggregates: {{{aggregate}: {{origins: "
         f"[{{bucket: {one}, prefix: {one}}}, {{bucket: {other}, prefix: {other}}}]}}}}"
@@ -164,26 +147,6 @@ async def test_plan_needs_one_listing_for_any_number_of_buckets(client, raw, uni
 
 
 # -- what is made anew -------------------------------------------------------------------------------------
-
-
-async def test_unchangeable_bucket_is_recreated_with_its_readers(client, unique):
-    bucket, mirror, aggregate, other = unique(), unique("M"), unique("A"), unique()
-    await (await client.create_bucket(bucket)).put("k", b"v")
-    await client.create_bucket(other)
-    await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    await create_aggregate(client, Aggregate(aggregate, (Origin(mirror),)))
-    text = (
-        f"buckets: {{{bucket}: {{storage: memory}}, {other}: {{}}}}\nmirrors: {{{mirror}: {{origin: {bucket}}}}}\n"
-        f"aggregates: {{{aggregate}: {{origins: [{mirror}]}}}}"
-    )
-    found = await plan(client, text)
-    assert steps(found) == [f"-/+ {bucket} storage: file -> memory", f"-/+ {mirror}", f"-/+ {aggregate}"]
-    assert [change.refilled for change in found.changes] == [False, True, True]
-    assert all(change.asks_name and change.drops and change.drops[0] == 1 for change in found.changes)
-    found = await plan(client, text.replace("storage: memory", "").replace(f"origin: {bucket}", f"origin: {other}"))
-    assert steps(found)[0] == f"-/+ {mirror} origin: {bucket} -> {other}"
-    found = await plan(client, f"mirrors: {{{mirror}: {{origin: {bucket}, storage: memory}}}}")
-    assert steps(found) == [f"-/+ {mirror} storage: file -> memory"]  # its content stays the same
 
 
 async def test_aggregate_history_follows_longer_history_of_origin(client, unique):
@@ -242,10 +205,7 @@ async def test_prune_deletes_only_marked_streams_readers_first(client, raw, uniq
     raw.create_bucket(unmarked)
     raw.create_bucket(theirs, metadata={TOPOLOGY: "another"})
     raw.create_bucket(bucket, metadata={TOPOLOGY: title})
-    raw.api(
-        f"STREAM.CREATE.{mirror}",
-        {"name": mirror, "storage": "file", "metadata": {TOPOLOGY: title}, "mirror": {"name": f"KV_{bucket}"}},
-    )
+    raw.create_stream(mirror, storage="file", metadata={TOPOLOGY: title}, mirror={"name": f"KV_{bucket}"})
     found = await plan(client, f"name: {title}")
     assert (steps(found), [change.name for change in found.unlisted]) == ([], [bucket, mirror])
     found = await plan(client, f"name: {title}", prune=True)
@@ -270,8 +230,7 @@ async def test_plan_finds_all_hazards(client, unique):
     bucket, mirror, aggregate, losing, lost = unique(), unique("M"), unique("A"), unique(), unique("NONE")
     await client.create_bucket(bucket, history=5)
     holder = await client.create_bucket(losing, history=2)
-    for value in (b"1", b"2"):
-        await holder.put("k", value)
+    await holder.put_many(("k", value) for value in (b"1", b"2"))
     found = await plan(
         client,
         f"buckets: {{{losing}: {{history: 1}}}}\nmirrors: {{{mirror}: {{origin: {bucket}, keys: a.>, history: 1}}}}\n"

@@ -15,7 +15,7 @@ STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 7}
 def mirror_of(raw: RawClient, origin: str, name: str, **config: Any) -> None:
     """Return a mirror stream."""
     stream = {"name": name, "mirror": {"name": origin}, "storage": "memory", **config}
-    assert "error" not in raw.api(f"STREAM.CREATE.{name}", stream)
+    raw.create_stream(**stream)
 
 
 def info(name: str, **config: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ async def test_origins_in_other_domains_are_not_local_origins(leaf, unique):
         hub.create_bucket(origin)
         external = {"api": "$JS.hub.API"}
         stream = {"name": mirror, "mirror": {"name": f"KV_{origin}", "external": external}, "storage": "memory"}
-        assert "error" not in edge.api(f"STREAM.CREATE.{mirror}", stream)
+        edge.create_stream(**stream)
     async with kvctl.connect(leaf.contexts["leaf"]) as client:
         (upstream,) = graph.upstreams(await streams.info(client.api, mirror))
         assert (upstream.source.domain, upstream.source.api) == ("hub", "$JS.hub.API")

@@ -8,14 +8,13 @@ import pytest
 
 import kvctl
 from kvctl.contexts import Context, ContextStore
-from kvctl.documents import parser
 from kvctl.errors import ContextNotFound, KvctlError, UsageError
 from kvctl.jetstream.api import Api
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey import inventory
 from kvctl.topology.survey.inventory import survey
+from tests.topology.plain import read
 
 
 async def test_origins_in_another_domain_are_found_by_one_request(leaf, unique, monkeypatch):
@@ -56,10 +55,6 @@ async def test_inventory_error_names_the_context(leaf):
         with pytest.raises(KvctlError) as caught:
             await survey({"far": client.api.at("$JS.nowhere.API")})
         assert caught.value.message.endswith("in context `far`")
-
-
-def read(text: str) -> Topology:
-    return read_topology(parser.parse(f"version: 1\n{text}".encode(), "t.yaml"))
 
 
 def test_url_uses_credentials_of_flags_and_environment_only(home, monkeypatch):

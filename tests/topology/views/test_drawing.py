@@ -276,12 +276,9 @@ class TestWhateverNamesHold:
         assert_dot(drawing.dot(graph), len(graph.nodes), len(graph.edges))
         root = ElementTree.fromstring(svg(graph))
         assert {element.tag.partition("}")[2] for element in root.iter()} <= {
-            "svg",
-            "title",
-            "style",
-            "rect",
-            "text",
-            "tspan",
+            *"""
+            svg title style rect text tspan
+        """.split()
         }
 
     @pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")

@@ -1,6 +1,5 @@
 """Traces of keys on a real server: what each replica holds, and the reason why not."""
 
-from collections.abc import Callable
 from typing import Any
 
 import kvctl
@@ -10,7 +9,6 @@ from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, source
 
-Names = Callable[..., str]
 Found = dict[tuple[str, str | None], tuple[str, str]]
 """State and evidence by stream and key."""
 
@@ -93,8 +91,7 @@ async def test_key_behind_a_missing_origin_and_in_a_stale_mirror(client, raw, re
     raw.put(origin, "k", b"older")
     until(lambda: replicas.info(mirror)["state"]["last_seq"] == 2)
     raw.api(f"STREAM.DELETE.KV_{origin}")
-    raw.create_bucket(origin)
-    raw.put(origin, "k", b"new")
+    raw.create_bucket(origin, {"k": b"new"})
     replicas.aggregate(aggregate, source("NOBODY", aggregate))
     (state, evidence) = found(await traced(client, origin, "k"))[mirror, "k"]
     assert (state, "recreated" in evidence) == ("stale", True)
@@ -105,8 +102,7 @@ async def test_key_behind_a_missing_origin_and_in_a_stale_mirror(client, raw, re
 async def test_trace_passes_domains(leaf, unique):
     origin, edge, copy = unique("O"), unique("EDGE"), unique("M")
     with RawClient(leaf.servers["hub"].url) as hub, RawClient(leaf.servers["leaf"].url) as raw:
-        hub.create_bucket(origin)
-        hub.put(origin, "NEW.7", b"v")
+        hub.create_bucket(origin, {"NEW.7": b"v"})
         Replicas(hub).mirror(copy, origin)
         rules = source(origin, edge, "NEW.>", "o.>", external={"api": "$JS.hub.API"})
         Replicas(raw).aggregate(edge, rules)

@@ -90,8 +90,7 @@ async def test_trace_finds_exactly_the_replicas_that_hold_a_key(own_server, seed
                 topology.grow(dice.randint(4, 9))
                 file = read_topology(Document(topology.document(), "topology.yaml"))
                 for stream in render(file).streams:
-                    answer = raw.api(f"STREAM.CREATE.{stream['name']}", stream)
-                    assert "error" not in answer, answer
+                    raw.create_stream(**stream)
                 print(topology.document())
                 alive: dict[str, Contents] = {}
                 for at in range(8):
