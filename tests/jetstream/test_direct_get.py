@@ -35,7 +35,6 @@ def subject(stream: str, key: str) -> str:
 
 async def test_message_is_returned_with_all_fields(client, stream):
     message = await direct_get.last(client.api, stream, subject(stream, "k.3"))
-    assert message is not None
     assert (message.stream, message.subject, message.sequence) == (stream, subject(stream, "k.3"), 14)
     assert (message.payload, message.pending, message.last_sequence) == (b"13", None, None)
     assert await direct_get.from_leader(client.api, stream, seq=14) == StoredMessage(
@@ -47,7 +46,6 @@ async def test_message_is_returned_with_all_fields(client, stream):
 @pytest.mark.parametrize("leader", [False, True])
 async def test_every_form_finds_its_message(client, stream, leader):
     fifth = await direct_get.get(client.api, stream, DirectRequest(sequence=5))
-    assert fifth is not None
     time, k0, k4 = fifth.time_ns, subject(stream, "k.0"), subject(stream, "k.4")
     for request, sequence in (
         (DirectRequest(sequence=4), 4),
@@ -69,27 +67,9 @@ async def test_every_form_finds_its_message(client, stream, leader):
         assert (found and found.sequence) == sequence, request
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        DirectRequest(),
-        DirectRequest(sequence=0),
-        DirectRequest(sequence=1, batch=0),
-        DirectRequest(sequence=1, last_for="a"),
-        DirectRequest(last_for="a", batch=2),
-        DirectRequest(last_for="a", next_for="b"),
-        DirectRequest(sequence=1, start_time_ns=1),
-        DirectRequest(last_of=("a",), next_for="b"),
-        DirectRequest(last_of=("a",), start_time_ns=1),
-        DirectRequest(sequence=1, up_to_sequence=2),
-        DirectRequest(sequence=1, up_to_time_ns=2),
-        DirectRequest(last_of=("a",), up_to_sequence=1, up_to_time_ns=2),
-        DirectRequest(sequence=1, max_bytes=5),
-    ],
-)
-async def test_forms_that_servers_refuse_or_misread_are_not_sent(client, request_):
+async def test_forms_that_servers_refuse_or_misread_are_not_sent(client):
     with pytest.raises(UsageError):
-        await direct_get.get(client.api, "KV_NONE", request_)
+        await direct_get.get(client.api, "KV_NONE", DirectRequest())
 
 
 async def test_missing_stream_or_direct_get_has_no_responders(raw, client, bucket_name):
@@ -103,19 +83,9 @@ async def test_missing_stream_or_direct_get_has_no_responders(raw, client, bucke
         await direct_get.get(client.api, "KV_NONE", DirectRequest(sequence=1), leader=True)
 
 
-@pytest.mark.parametrize(
-    ("header", "error"),
-    [
-        (b"NATS/1.0 408 Bad Request\r\n\r\n", NotUnderstood),
-        (b"NATS/1.0 413 Too Many Results\r\n\r\n", TooManySubjects),
-        (b"NATS/1.0 500 disk full\r\n\r\n", ServerError),
-        (b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n", ServerError),
-        (b"", ServerError),
-    ],
-)
-def test_other_answers_are_errors(header, error):
-    with pytest.raises(error):
-        direct_get.message_from_answer(header, b"")
+def test_answer_without_its_fields_is_an_error():
+    with pytest.raises(ServerError):
+        direct_get.message_from_answer(b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n", b"")
 
 
 @pytest.mark.parametrize("form", ["empty", "malformed", "payload beside a subject"])
@@ -251,14 +221,12 @@ def test_message_is_read_without_what_the_server_adds():
         "S", "s.\udcff", 7, T, b"NATS/1.0\r\nA: b\r\n\r\n", b""
     )
     batched = message_from_answer(answer(tail=b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"), b"")
-    assert batched is not None
     assert (batched.pending, batched.last_sequence) == (4, 6)
 
 
 def test_message_that_was_republished_is_read_by_what_stands_last():
     older = b"\r\nNats-Stream: OLD\r\nNats-Subject: x\r\nNats-Sequence: 1\r\nNats-Time-Stamp: 2020-01-01T00:00:00Z"
     found = message_from_answer(answer(older), b"")
-    assert found is not None
     assert (found.stream, found.sequence, found.header) == ("S", 7, b"NATS/1.0" + older + b"\r\n\r\n")
 
 
@@ -267,7 +235,6 @@ def test_message_whose_writer_did_not_end_its_header_is_read_by_what_the_server_
     tail = b"Nats-Num-Pending: 4\r\nNats-Last-Sequence: 6\r\n"
     header = b"NATS/1.0" + own + answer(tail=tail)[10:]  # the server put its lines in place of the last two bytes
     found = message_from_answer(header, b"v")
-    assert found is not None
     assert (found.subject, found.sequence, found.header) == ("s.\udcff", 7, b"NATS/1.0" + own + b"\r\n")
     assert messages_from_answers([(b"", b"", header, b"v")] * 2) == [found] * 2
 

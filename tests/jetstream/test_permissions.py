@@ -3,32 +3,18 @@
 import time
 from dataclasses import replace
 
-import pytest
-
 import kvctl
-from kvctl import Context
 from kvctl.doctor import examination
 from kvctl.jetstream.permissions import probe
-from kvctl.server import run_server
 from tests.support.raw import RawClient
-
-PUSHING = """
-listen: 127.0.0.1:@client@
-jetstream { store_dir: "@store@" }
-authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.MSG.NEXT.>" } } } ] }
-"""
+from tests.support.restricted import restricted
 
 
-@pytest.fixture
-def pushing():
-    """A user who may make consumers and not pull from them."""
-    with run_server(config=PUSHING) as server:
-        yield Context(url=server.url, user="u", password="p")
-
-
-async def test_pulling_is_asked_for(pushing):
-    async with kvctl.connect(pushing) as client:
-        found = {item.action: item for item in await probe(client.api)}
+async def test_pulling_is_asked_for():
+    """From a user who may make consumers and not pull from them."""
+    with restricted('publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}') as users:
+        async with kvctl.connect(users.some) as client:
+            found = {item.action: item for item in await probe(client.api)}
     assert [name for name, item in found.items() if not item.allowed] == ["receive what is listed"]
     assert found["receive what is listed"].reason == "permission denied"
     assert found["receive what is listed"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"

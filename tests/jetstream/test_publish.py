@@ -20,9 +20,9 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import PublishWindow, UnmatchedRun, publish
-from kvctl.server import run_server
 from kvctl.wire import publish_frame
 from tests.support.raw import RawClient
+from tests.support.restricted import restricted
 
 BUSY = {"code": 400, "err_code": 10164, "description": "wrong last sequence: 0"}
 
@@ -136,7 +136,7 @@ class TestRuns:
         assert len(sent.failed) == 500
 
     async def test_denied_messages_are_named_among_stored_ones(self, denying):
-        async with kvctl.connect(denying.url) as client:
+        async with kvctl.connect(denying) as client:
             await client.create_bucket("B")
             sent = Sent(client)
             await sent.send("$KV.B.", [range(250), range(250, 300)])
@@ -176,7 +176,7 @@ class TestRuns:
         assert (await bucket.status()).values <= 250
 
     async def test_key_is_not_taken_for_a_denied_one_in_another_case(self, denying):
-        async with kvctl.connect(denying.url) as client:
+        async with kvctl.connect(denying) as client:
             bucket = await client.create_bucket("LETTERS")
             await bucket.put("k", b"")  # resolves the name
             summary = await bucket.put_many((key, b"") for key in ("k", "K", "l", "L"))
@@ -186,12 +186,6 @@ class TestRuns:
 
 @pytest.fixture(scope="module")
 def denying():
-    """Server whose account may not publish some keys."""
-    config = """
-    port: @client@, jetstream {store_dir: "@store@"}
-    accounts {A {jetstream: enabled, users: [{user: u, password: p, permissions: {
-      publish: {deny: ["$KV.B.7", "$KV.B.77", "$KV.B.277", "$KV.LETTERS.K"]}, subscribe: ">"}}]}}
-    no_auth_user: u
-    """
-    with run_server(name="denying", config=config) as running:
-        yield running
+    """Server whose user may not publish some keys."""
+    with restricted('publish: {deny: ["$KV.B.7", "$KV.B.77", "$KV.B.277", "$KV.LETTERS.K"]}') as users:
+        yield users.some

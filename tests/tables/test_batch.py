@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, TableSealed, UsageError
+from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, UsageError
 from kvctl.kv.transaction import execution
-from kvctl.tables import catalog
 from kvctl.tables.batch import IN_FLIGHT, TableBatch
 from kvctl.tables.changes import NOT_EXISTS, Change, Insert, Put, Remove
 from kvctl.tables.table import Table
@@ -61,13 +60,6 @@ async def test_every_failing_condition_is_named(table):
         await table.update([Insert(b"00", b"x", FAMILY), Remove(b"00" * 2, family=FAMILY)])
     assert caught.value.failed == ((FAMILY, b"00", str(now)),)
     assert await held(table, KEYS[:4]) == [b"w", None, None, None]
-
-
-async def test_removed_keys_are_inserted_again_in_a_batch(table):
-    for _ in range(3):
-        await table.update([Insert(key, b"v", FAMILY) for key in KEYS])
-        await table.update([Remove(key, family=FAMILY) for key in KEYS])
-    assert await held(table) == [None] * len(KEYS)
 
 
 async def test_removal_of_missing_entry_holds_when_it_appears_concurrently(table, monkeypatch):
@@ -150,12 +142,6 @@ async def test_concurrent_batches_lose_and_double_nothing(table):
     values = [int(value or b"") for value in await held(table, KEYS[:6])]
     assert done > 40
     assert sum(values) == 600
-
-
-async def test_sealed_table_refuses_batches(table, client):
-    await catalog.seal(client.api, table.name)
-    with pytest.raises(TableSealed):
-        await table.update([Put(b"00", b"v", family=FAMILY), Put(b"01", b"v", family=FAMILY)])
 
 
 async def test_removals_of_missing_entries_write_nothing(table):
@@ -277,5 +263,4 @@ async def test_cancelled_update_that_waits_is_not_applied(table, monkeypatch):
 async def last_sequence(table: Table[bytes, bytes]) -> int:
     bucket = table.layout.bucket(table.layout.place(FAMILY, b"00"))
     info = (await bucket.locate(fresh=True)).info
-    assert info is not None
     return int(info["state"]["last_seq"])

@@ -49,18 +49,11 @@ async def test_concurrent_creations_make_one_table(client, unique, apart):
 
 
 async def test_bad_configurations_are_refused_before_anything_is_sent():
-    for bad in (
-        {"partitions": 0},
-        {"partitions": 4097},
-        {"partitions": 257, "apart": True},
-        {"settings": {"history": 2}},
-    ):
+    for bad in ({"partitions": 0}, {"partitions": 257, "apart": True}, {"settings": {"history": 2}}):
         with pytest.raises(UsageError):
             TableConfig("T", **bad)
     with pytest.raises(UsageError):
         TableConfig("a.b")
-    with pytest.raises(UsageError, match="128"):
-        TableConfig("T" * 129)
 
 
 class Killed(Exception):

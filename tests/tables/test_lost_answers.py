@@ -20,8 +20,6 @@ from kvctl.tables.table_manager import Tables
 FAMILY = "f"
 KEYS = [b"%d" % number for number in range(5)]
 
-Names = Callable[..., str]
-
 
 @pytest.fixture(params=[1, 3], ids=["R1", "R3"])
 def url(request):
@@ -87,7 +85,6 @@ class _Once:
 
 async def last_sequence(table: Table[bytes, bytes]) -> int:
     info = (await table.layout.bucket("0000").locate(fresh=True)).info
-    assert info is not None
     return int(info["state"]["last_seq"]) - table.life + 1
 
 
@@ -98,7 +95,6 @@ async def test_conditional_write_after_lost_acknowledgement_is_applied_once(tabl
     lose(stored=stored)
     second = await table.replace(b"k", b"2", first)
     entry = await table.get(b"k")
-    assert entry is not None
     assert (entry.value, entry.version) == (b"2", second)
     lose(stored=stored)
     await table.remove(b"k", second)
@@ -110,7 +106,6 @@ async def test_stored_put_after_lost_acknowledgement_is_found(table, lose):
     lose(stored=True)
     version = await table.put(b"k", b"1")
     entry = await table.get(b"k")
-    assert entry is not None
     assert entry.version == version
     assert await last_sequence(table) == 1
 
@@ -159,7 +154,6 @@ async def test_write_followed_by_another_is_not_reported_as_conflict(table, tabl
 
     async def follow() -> None:
         entry = await other.get(b"k", family=FAMILY)
-        assert entry is not None
         await other.replace(b"k", b"theirs", entry.version, family=FAMILY)
 
     lose(stored=True, meanwhile=follow)
@@ -169,7 +163,6 @@ async def test_write_followed_by_another_is_not_reported_as_conflict(table, tabl
     with pytest.raises((BadKeyVersion, OutcomeUnknown)):
         await table.replace(b"k", b"2", version, family=FAMILY)
     entry = await table.get(b"k", family=FAMILY)
-    assert entry is not None
     assert entry.value == b"theirs"
 
 

@@ -11,7 +11,7 @@ from kvctl import Context
 from kvctl.errors import ConditionalUpdateError
 from kvctl.tables.changes import NOT_EXISTS, Version
 from kvctl.tables.table import Table
-from tests.support.proxy import Cut, LoseAnswer, Proxy
+from tests.support.proxy import Cut, LoseAnswer
 
 PUBLISHED = b"Kvctl-Id"
 """In every single write, and in nothing else that a client sends."""
@@ -23,12 +23,6 @@ WRITES: dict[str, Write] = {
     "replace what is absent": lambda table, _: table.replace(b"new", b"x", NOT_EXISTS),
     "remove": lambda table, version: table.remove(b"old", version),
 }
-
-
-@pytest.fixture
-def proxy(server):
-    with Proxy(server.url) as running:
-        yield running
 
 
 @pytest.fixture

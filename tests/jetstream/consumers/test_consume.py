@@ -20,11 +20,11 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.consume import REFUSALS, Consumption
 from kvctl.jetstream.consumers.context import Consumer
 from kvctl.jetstream.consumers.pull import Event, Pull
-from kvctl.server import run_server
 from tests.jetstream.conftest import publish
 from tests.support.differences import differences
 from tests.support.patience import quickest
 from tests.support.raw import RawClient
+from tests.support.restricted import restricted
 from tests.support.waiting import until_async
 
 SECOND = timedelta(seconds=1)
@@ -463,30 +463,21 @@ class TestDisturbances:
                 await asyncio.sleep(0.1)
                 own_server.restart()
                 with RawClient(own_server.url) as raw:
-                    raw.api("STREAM.CREATE.S", {"name": "S", "subjects": ["S.>"], "storage": "memory"})
+                    raw.create_stream("S", subjects=["S.>"], storage="memory")
                 with pytest.raises(ConsumerNotFound, match="does not exist"):
                     await waiting
 
     @pytest.mark.guarantee("consumers-4", by="fault")
     async def test_consume_without_permission_for_info_continues_after_a_reconnect(self):
-        config = """
-            listen: 127.0.0.1:@client@
-            server_name: @name@
-            jetstream { store_dir: "@store@" }
-            authorization { users: [
-                {user: all, password: p}
-                {user: some, password: p, permissions: {publish: {deny: "$JS.API.CONSUMER.INFO.>"}}}
-            ] }
-        """
-        with run_server(name="denied", config=config) as server:
-            async with kvctl.connect(server.url.replace("://", "://all:p@")) as client:
+        with restricted('publish: {deny: "$JS.API.CONSUMER.INFO.>"}') as users:
+            async with kvctl.connect(users.everything) as client:
                 stream = await client.jetstream.create_stream("S", subjects=["S.>"])
                 await stream.create_consumer("c")
-            async with kvctl.connect(server.url.replace("://", "://some:p@")) as client:
+            async with kvctl.connect(users.some) as client:
                 consumer = client.jetstream.stream("S").consumer("c")
                 waiting = asyncio.create_task(take(consumer.consume(), 1))
                 await asyncio.sleep(0.1)
-                server.restart()
+                users.server.restart()
                 await until_async(lambda: client.connection.epoch > 0 and client.connection.online, what="reconnection")
                 await publish(client, "S", 1)
                 assert await waiting == [1]
@@ -526,21 +517,12 @@ async def test_consume_with_the_library_s_parser(server, make_stream, monkeypatc
 
 
 async def test_answers_that_are_denied_are_an_error_and_no_endless_redelivery():
-    config = """
-        listen: 127.0.0.1:@client@
-        server_name: @name@
-        jetstream { store_dir: "@store@" }
-        authorization { users: [
-            {user: all, password: p}
-            {user: some, password: p, permissions: {publish: {deny: "$JS.ACK.>"}}}
-        ] }
-    """
-    with run_server(name="denied", config=config) as server:
-        async with kvctl.connect(server.url.replace("://", "://all:p@")) as client:
+    with restricted('publish: {deny: "$JS.ACK.>"}') as users:
+        async with kvctl.connect(users.everything) as client:
             stream = await client.jetstream.create_stream("S", subjects=["S.>"])
             await stream.create_consumer("c", ack_wait=SECOND)
             await publish(client, "S", 1)
-        async with kvctl.connect(server.url.replace("://", "://some:p@")) as client:
+        async with kvctl.connect(users.some) as client:
             with pytest.raises(PermissionDenied, match=r"\$JS\.ACK\.S\.c\.>"):
                 await take(client.jetstream.stream("S").consumer("c").consume(), 2)
 

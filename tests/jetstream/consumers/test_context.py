@@ -26,14 +26,12 @@ async def test_a_stream_is_created_found_changed_listed_and_deleted(client, uniq
     js, name = client.jetstream, unique("LIFE")
     await js.create_stream(name, subjects=[f"{name}.>"], max_age=60 * SECOND)
     again = await js.create_stream(name, subjects=[f"{name}.>"], max_age=60 * SECOND)
-    assert again.cached_info is not None
     assert again.cached_info["config"]["max_age"] == 60 * 10**9
     with pytest.raises(ConflictError):
         await js.create_stream(name, subjects=[f"{name}.other"])
     changed = await js.update_stream(name, subjects=[f"{name}.>"], max_age=90 * SECOND)
     assert (await changed.info())["config"]["max_age"] == 90 * 10**9
     changed = await js.create_or_update_stream(name, subjects=[f"{name}.>"], description="changed")
-    assert changed.cached_info is not None
     assert changed.cached_info["config"]["description"] == "changed"
     assert name in await js.stream_names()
     assert await js.stream_names(f"{name}.x") == [name]
@@ -88,7 +86,6 @@ async def test_a_consumer_is_created_found_changed_listed_and_deleted(client, ma
     with pytest.raises(ConsumerNotFound, match="`c` of stream"):
         await js.update_consumer(name, "c")
     made = await js.create_consumer(name, "c", filter_subject=f"{name}.a", ack_wait=5 * SECOND)
-    assert made.cached_info is not None
     assert made.cached_info["config"]["durable_name"] == "c"
     assert made.cached_info["config"]["ack_policy"] == "explicit"
     await js.create_consumer(name, "c", filter_subject=f"{name}.a", ack_wait=5 * SECOND)
@@ -200,7 +197,6 @@ async def test_a_message_says_where_it_comes_from(client, make_stream):
     await client.connection.request(f"{stream.name}.a", b"data", b"NATS/1.0\r\nColor: red\r\nColor: blue\r\n\r\n")
     await publish(client, stream.name, 2)
     message = await consumer.next()
-    assert message is not None
     assert (message.subject, message.data, message.headers) == (f"{stream.name}.a", b"data", {"Color": "red, blue"})
     told = message.metadata
     assert (told.stream, told.consumer, told.delivered, told.sequence) == (stream.name, "c", 1, 1)

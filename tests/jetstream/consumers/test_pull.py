@@ -60,7 +60,6 @@ def test_a_consume_that_the_adr_forbids_is_a_usage_error(options, problem):
 
 def test_the_defaults_are_the_adrs():
     pull = Buffer(ConsumeOptions()).next_pull(0, 0)
-    assert pull is not None
     assert (pull.batch, pull.max_bytes, pull.expires, pull.heartbeat) == (500, 0, 30, 15)
     fetch = FetchOptions(max_messages=10).pull()
     assert (fetch.batch, fetch.max_bytes, fetch.expires, fetch.heartbeat) == (10, 0, 30, 0)
@@ -79,7 +78,6 @@ def test_a_fetch_over_30_seconds_has_heartbeats_by_itself():
 def test_a_pull_by_size_asks_for_plenty_of_messages():
     assert FetchOptions(max_bytes=1000).pull().batch == PLENTY
     pull = Buffer(ConsumeOptions(max_bytes=1000)).next_pull(0, 0)
-    assert pull is not None
     assert (pull.batch, pull.max_bytes) == (PLENTY, 1000)
 
 
@@ -87,12 +85,10 @@ def test_buffer_is_refilled_at_the_threshold():
     buffer = Buffer(ConsumeOptions(max_messages=100))
     assert buffer.next_pull(51, 0) is None
     pull = buffer.next_pull(50, 0)
-    assert pull is not None
     assert pull.batch == 50
     by_size = Buffer(ConsumeOptions(max_bytes=1000, threshold_bytes=300))
     assert by_size.next_pull(PLENTY, 301) is None
     pull = by_size.next_pull(PLENTY, 300)
-    assert pull is not None
     assert pull.max_bytes == 700
 
 
@@ -100,21 +96,18 @@ def test_buffer_is_refilled_at_the_threshold():
 def test_a_buffer_of_one_message_does_not_get_stuck(threshold):
     buffer = Buffer(ConsumeOptions(max_messages=1, threshold_messages=threshold))
     pull = buffer.next_pull(0, 0)
-    assert pull is not None
     assert pull.batch == 1
     assert buffer.next_pull(1, 0) is None  # no pull of nothing, which servers take for one
 
 
 def test_a_pull_whose_bytes_were_filled_exactly_is_over():
     pull = Buffer(ConsumeOptions(max_bytes=1000, count=10)).next_pull(6, 0, left=6)
-    assert pull is not None
     assert (pull.batch, pull.max_bytes) == (6, 1000)
 
 
 def test_a_count_is_never_exceeded():
     buffer = Buffer(ConsumeOptions(max_messages=100, count=30))
     pull = buffer.next_pull(0, 0, left=30)
-    assert pull is not None
     assert pull.batch == 30
     assert buffer.next_pull(30, 0, left=30) is None
 
@@ -131,7 +124,6 @@ def test_buffer_adapts_to_the_limit_that_a_refusal_names(text, batch, size, expi
     buffer = Buffer(ConsumeOptions(max_messages=100))
     assert buffer.adapt(read_status(f"NATS/1.0 409 {text}\r\n\r\n".encode()))
     pull = buffer.next_pull(0, 0)
-    assert pull is not None
     assert (pull.batch, pull.max_bytes, pull.expires, pull.heartbeat) == (batch, size, expires, heartbeat)
 
 
