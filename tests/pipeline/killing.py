@@ -36,8 +36,18 @@ def parent_of(pid: int) -> int:
 
 
 def kill(whom: str) -> None:
-    """Kill this process, the `driver`, or those below it of a kind; says on stderr which."""
-    if whom == "driver":
+    """Kill a process by its id, this one, the `driver`, it with `all` below it, or those below of a kind.
+
+    Says on stderr which of a kind.
+    """
+    if whom.isdigit():
+        os.kill(int(whom), signal.SIGKILL)
+        return
+    if whom == "all":
+        for pid in list(below(os.getpid())):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    if whom in ("all", "driver"):
         os.kill(os.getpid(), signal.SIGKILL)
     for pid in list(below(os.getpid())):
         with suppress(OSError):
@@ -81,17 +91,19 @@ def kill_at(
     setattr(owner, name, called)
 
 
-def run_killed(script: str, whom: str, folder: Path, *arguments: str) -> None:
-    """Run a script that kills: a lost driver or JVM ends it, lost workers and what plans batches are replaced.
-
-    The script gets `whom`, the folder and the arguments.
-    """
+def run(script: str, folder: Path, whom: str, *arguments: str) -> tuple[int, str]:
+    """Run a script, which gets `whom`, the folder and the arguments; its exit code and stderr."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder.parent)}
     command = [sys.executable, "-c", script, whom, str(folder), *arguments]
     with tempfile.TemporaryFile() as errors:  # what outlives a killed driver for a moment holds up nothing
         code = subprocess.run(command, env=environment, stderr=errors, timeout=900).returncode
         errors.seek(0)
-        said = errors.read().decode()
-    assert code == {"driver": -signal.SIGKILL, "jvm": 1}.get(whom, 0), said
-    assert whom == "driver" or f"killed {whom}" in said, said
+        return code, errors.read().decode()
+
+
+def run_killed(script: str, whom: str, folder: Path, *arguments: str) -> None:
+    """Run a script that kills: a lost driver or JVM ends it, lost workers and what plans batches are replaced."""
+    code, said = run(script, folder, whom, *arguments)
+    assert code == {"driver": -signal.SIGKILL, "all": -signal.SIGKILL, "jvm": 1}.get(whom, 0), said
+    assert whom in ("driver", "all") or f"killed {whom}" in said, said
     assert whom != "jvm" or "KvctlError: Spark ended unexpectedly" in said, said

@@ -24,8 +24,7 @@ class Revisions:
         self._log = f"LOG_{bucket}"
         self._read = 0
         self.all: list[Revision] = []
-        made = raw.api(f"STREAM.CREATE.{self._log}", {"name": self._log, "subjects": [f"LOG.{bucket}.>"]})
-        assert "error" not in made, made
+        raw.create_stream(self._log, subjects=[f"LOG.{bucket}.>"])
         republish = {"src": f"$KV.{bucket}.>", "dest": f"LOG.{bucket}.>"}
         raw.create_bucket(bucket, republish=republish, **config)
 

@@ -33,7 +33,6 @@ def text_of(error: Exception) -> str:
 )
 def test_class_message_hint_and_fields_come_back(error):
     back = recall(text_of(error))
-    assert back is not None
     assert (type(back), back.message, back.hint, back.exit_code) == (
         type(error),
         error.message,

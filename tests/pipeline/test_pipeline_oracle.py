@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.pipeline.revisions import Revisions
 from tests.pipeline.write.test_stream_writer import Query
 
 pytestmark = pytest.mark.oracle
-Steps = Callable[[int], int]
 
 
 @pytest.mark.guarantee("pipeline-19")

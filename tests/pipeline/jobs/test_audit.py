@@ -17,7 +17,6 @@ from kvctl.topology.audit.verdict import AuditDifference, AuditOutcome
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.topology.audited import audited, said
 
-Names = Callable[..., str]
 SHORTLY = timedelta(seconds=2)
 
 
@@ -43,12 +42,10 @@ async def same(client: kvctl.Client, found: Sequence[AuditOutcome], replica: str
 
 async def test_audit_of_an_equal_mirror_and_one_that_lost_keys(client, raw, unique, on_spark):
     bucket, whole, short = unique("ORIGIN"), unique("M"), unique("M")
-    raw.create_bucket(bucket)
-    for number in range(20):
-        raw.put(bucket, f"k.{number}", b"\xff")
+    raw.create_bucket(bucket, {f"k.{number}": b"\xff" for number in range(20)})
     await client.bucket(bucket).delete("k.3")
     await create_mirror(client, Mirror(whole, Origin(bucket)))
-    raw.api(f"STREAM.CREATE.{short}", {"name": short, "mirror": {"name": f"KV_{bucket}"}, "storage": "memory"})
+    raw.create_stream(short, mirror={"name": f"KV_{bucket}"}, storage="memory")
     await audited(client, short)
     raw.api(f"STREAM.MSG.DELETE.{short}", {"seq": 3})
     found = await on_spark(bucket, whole, short)
@@ -68,8 +65,7 @@ async def test_audit_of_an_aggregate_with_transforms_and_own_keys(client, raw, u
             raw.put(bucket, f"OLD.{number}", b"x")
     origins = (Origin(one, keys=("NEW.>",), prefix="a"), Origin(two, keys=("NEW.*",), prefix="b"))
     await create_aggregate(client, Aggregate(both, origins, writable=True))
-    await client.bucket(both).put("own", b"1")
-    await client.bucket(both).put("a.3", b"overwritten")
+    await client.bucket(both).put_many([("own", b"1"), ("a.3", b"overwritten")])
     await client.bucket(one).delete("NEW.5")
     found = await on_spark(one, both)
     assert (found[0].keys, found[0].local) == (9, 1)
@@ -104,7 +100,7 @@ async def test_keys_that_differ_are_decided_about_in_blocks(client, raw, unique,
         raw.put(origin, f"k.{number}", b"v")
         raw.put(other, f"k.{number}", b"v" if number < 5 else b"w")
     raw.put(other, "more", b"v")
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, storage="memory")
     await audited(client, mirror)
     for number in range(10):
         raw.api(f"STREAM.MSG.DELETE.{mirror}", {"seq": number + 1})
@@ -121,9 +117,7 @@ async def test_a_key_that_looks_like_an_escaped_byte_is_compared(raw, unique, on
     one, two = unique("ONE"), unique("TWO")
     keys = [r"k.\x41", r"k.\xff", "k.\udcff", r"k.\xfe", "k.\udcfe", r"k.\xc3\xa9", "k.\u00e9", "k.\\"]
     for bucket in (one, two):
-        raw.create_bucket(bucket)
-        for key in keys:
-            raw.put(bucket, key, b"1")
+        raw.create_bucket(bucket, dict.fromkeys(keys, b"1"))
     differing = [r"k.\x41", r"k.\xff", "k.\udcfe", r"k.\xc3\xa9", "k.\\"]
     for key in differing:
         raw.put(two, key, b"2")
@@ -148,8 +142,7 @@ async def test_audit_of_an_origin_in_another_domain(engine, leaf, unique):
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         origin = await hub.create_bucket(bucket)
-        for number in range(5):
-            await origin.put(f"k.{number}", b"v")
+        await origin.put_many((f"k.{number}", b"v") for number in range(5))
         await create_mirror(edge, Mirror(mirror, Origin(bucket, external=External.of_domain("hub"))))
         context = leaf.contexts["leaf"]
         options = parse({"bucket": bucket, "url": context.url} | ({"domain": context.domain} if context.domain else {}))

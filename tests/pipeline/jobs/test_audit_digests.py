@@ -1,7 +1,6 @@
 """Digests of both sides decide which keys of an audit are joined, and read again."""
 
 import asyncio
-from collections.abc import Callable
 from zlib import crc32
 
 from kvctl.pipeline.jobs import audit as job
@@ -10,16 +9,12 @@ from kvctl.pipeline.options import parse
 from kvctl.topology.audit.verdict import AuditOutcome
 from tests.topology.audited import audited
 
-Names = Callable[..., str]
-
 
 async def test_only_keys_of_differing_slots_are_joined(client, raw, engine, server, unique, monkeypatch):
     origin, mirror, slots = unique("ORIGIN"), unique("M"), list[int]()
-    raw.create_bucket(origin)
-    for number in range(100):
-        raw.put(origin, f"k.{number}", b"%d" % number)
+    raw.create_bucket(origin, {f"k.{number}": b"%d" % number for number in range(100)})
     await client.bucket(origin).delete("k.0")
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{origin}"}, "storage": "memory"})
+    raw.create_stream(mirror, mirror={"name": f"KV_{origin}"}, storage="memory")
     await audited(client, mirror)
     join = job.put_side_by_side
 

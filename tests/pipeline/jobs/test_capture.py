@@ -68,8 +68,7 @@ def test_foreign_checkpoint_and_recreated_bucket_are_refused(fill, raw, take, tm
     raw.api(f"STREAM.DELETE.KV_{bucket}")
     with pytest.raises(BucketNotFound):
         take(bucket)
-    raw.create_bucket(bucket)
-    raw.put(bucket, "a", b"other")
+    raw.create_bucket(bucket, {"a": b"other"})
     with pytest.raises(StreamReplaced, match="it was recreated"):
         take(bucket)
     assert captured(tmp_path / "capture") == [(1, "a", "PUT", b"1")]

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from kvctl.versions.repositories import create
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
 from tests.support.differences import differences
-
-Go = Callable[..., "asyncio.Future[CommitResult]"]
 
 
 @pytest.fixture
@@ -188,7 +186,6 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
         return Path(export(engine, contents, tmp_path / "out").path)
 
     source = open_export(await asyncio.to_thread(out))
-    assert source.manifest is not None
     assert (source.manifest.rows, source.manifest.ref) == (2000, made.commit.id)
     elsewhere = unique("CONF")
     await create(client.api, RepositoryConfig(elsewhere), author="tests")

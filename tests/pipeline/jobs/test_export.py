@@ -3,7 +3,7 @@
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
 from tests.support.proxy import DOWN, Proxy, Replace
 from tests.support.raw import RawClient
-
-Exporting = Callable[..., ExportResult]
 
 
 @pytest.fixture

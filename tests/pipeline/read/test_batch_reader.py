@@ -57,7 +57,6 @@ def test_every_value_and_key_comes_as_it_was_written(load, fill, raw):
     assert {row.operation for row in rows} == {"PUT"}
     stored = raw.api(f"STREAM.MSG.GET.KV_{name}", {"seq": 3})["message"]["time"]
     created = load(name).where("revision = 3").selectExpr("cast(created as string)", "unix_micros(created)").first()
-    assert created is not None
     assert created[1] == (datetime.fromisoformat(stored[:26].rstrip("Z")).replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
@@ -102,10 +101,10 @@ def test_columns_on_demand(load, fill, raw, unique):
         Row("ttl", None, 90.0, name, None),
         Row("gone", {"By": "me"}, None, name, None),
     ]
-    raw.api(f"STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": f"KV_{name}"}, "allow_msg_ttl": True})
+    raw.create_stream(mirror, mirror={"name": f"KV_{name}"}, allow_msg_ttl=True)
     moved = {"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.>"}
     source = {"name": f"KV_{name}", "subject_transforms": [moved]}
-    raw.api(f"STREAM.CREATE.KV_{aggregate}", {"name": f"KV_{aggregate}", "sources": [source], "allow_msg_ttl": True})
+    raw.create_stream(f"KV_{aggregate}", sources=[source], allow_msg_ttl=True)
     for stream in (mirror, f"KV_{aggregate}"):
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["last_seq"] == 3)
     for replica in (mirror, aggregate):

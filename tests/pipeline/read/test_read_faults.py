@@ -110,9 +110,7 @@ def test_a_bucket_of_another_domain_is_read_through_this_one(leaf, unique):
     """Its messages come with longer reply subjects."""
     name = unique()
     with RawClient(leaf.servers["hub"].url) as raw:
-        raw.create_bucket(name)
-        for number in range(5):
-            raw.put(name, f"k.{number}", b"%d" % number)
+        raw.create_bucket(name, {f"k.{number}": b"%d" % number for number in range(5)})
     url = leaf.contexts["hub-via-leaf"].url
     rows = Read(url, name, domain="hub").rows()
     assert [(row["key"], row["value"], row["revision"]) for row in rows] == [
@@ -136,8 +134,7 @@ def test_closed_early_it_takes_its_consumer_along(server, raw, unique):
 
 
 def test_columns_that_are_null_in_a_users_schema_are_right_all_the_same(server, raw):
-    raw.create_bucket("NULLABLE")
-    raw.put("NULLABLE", "a", b"1")
+    raw.create_bucket("NULLABLE", {"a": b"1"})
     schema = StructType([StructField("key", StringType(), True)])
     reader = KvReader(schema, parse({"url": server.url, "bucket": "NULLABLE"}))
     [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]

@@ -1,7 +1,6 @@
 """Buckets read as streams by Spark: where they begin, what a batch holds, what they refuse."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
 from kvctl.pipeline.read.columns import schema_of
-
-Read = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -92,8 +89,7 @@ def test_a_bucket_made_anew_is_refused_by_its_name(fill, raw, read):
     bucket = fill({"a": b"1"})
     assert read(bucket) == [("a", b"1")]
     raw.api(f"STREAM.DELETE.KV_{bucket}")
-    raw.create_bucket(bucket)
-    raw.put(bucket, "a", b"other")
+    raw.create_bucket(bucket, {"a": b"other"})
     with pytest.raises(PySparkException) as caught:
         read(bucket)
     error = recall(str(caught.value))

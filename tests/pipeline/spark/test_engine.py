@@ -131,9 +131,7 @@ def bare(server, tmp_path_factory):
     for name in filter(shutil.which, SYSTEM):
         (place / "bin" / name).symlink_to(str(shutil.which(name)))
     with RawClient(server.url) as raw:
-        raw.create_bucket("BARE")
-        for number in range(20):
-            raw.put("BARE", f"key.{number}", b"\xff%d" % number)
+        raw.create_bucket("BARE", {f"key.{number}": b"\xff%d" % number for number in range(20)})
     options = json.dumps({"bucket": "BARE", "url": server.url})
     environment = {
         "PATH": str(place / "bin"),

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from kvctl.pipeline.spark import java as java_module
 from kvctl.pipeline.spark.java import Java, cache_directory, find_java, spark_home
 
 INSTALLED = Path(pyspark.__file__).parent
-Installed = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
