@@ -220,6 +220,7 @@ SERVER = record("url (pid) (store) (temporary)")
 LAB = record("(lab) (config_home) (contexts)")
 LAB_CONTEXT = record("name url user domain api_prefix description")
 LAB_SERVER = record("name lab running changed")
+COMPLETION = record("shell path changed lines")
 VERSION = record("version python")
 
 VALUE = record("value encoding")

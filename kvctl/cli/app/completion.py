@@ -1,19 +1,25 @@
 """`kvctl completion`: completion scripts of shells, the hidden command that they call, and its candidates."""
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperOption
 
+from kvctl import atomic_file
 from kvctl.cli.app import main
 from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import spellings, tail_of
 from kvctl.cli.app.options import SharedValues, one_of, shared_options
 from kvctl.cli.app.session import Session
-from kvctl.errors import UsageError
+from kvctl.cli.records import COMPLETION
+from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.render.view import document
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -98,34 +104,118 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 @command(
     "completion",
     examples=[
+        "kvctl completion install",
+        "kvctl completion install zsh",
         'eval "$(kvctl completion bash)"',
         "kvctl completion zsh > ~/.zfunc/_kvctl",
-        "kvctl completion fish > ~/.config/fish/completions/kvctl.fish",
     ],
+    prints=(COMPLETION,),
 )
 def completion(
     session: Session,
     shell: Annotated[
-        str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish", autocompletion=one_of(*SHELLS))
+        str,
+        typer.Argument(
+            metavar="SHELL|install", help="Shell: bash, zsh or fish", autocompletion=one_of(*SHELLS, "install")
+        ),
     ],
+    user_shell: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SHELL]",
+            help="With install, the shell [default: that of SHELL in the environment]",
+            autocompletion=one_of(*SHELLS),
+        ),
+    ] = None,
 ) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script of a shell, or install it.
 
-    The wheel installs the scripts of all three shells below share/ of its environment. If that is /usr or /usr/local,
-    as with `pip install` outside of a virtual environment, there is nothing to do: open a new shell. Otherwise:
+    `kvctl completion install` writes the script to the folder where the shell, or the package bash-completion, looks
+    for those of a user:
 
-    - bash: add `eval "$(kvctl completion bash)"` to ~/.bashrc
-    - zsh: write the script to ~/.zfunc/_kvctl, and have these lines in ~/.zshrc:
-        fpath=(~/.zfunc $fpath)
-        autoload -U compinit && compinit
-    - fish: write the script to ~/.config/fish/completions/kvctl.fish
+    - bash: ~/.local/share/bash-completion/completions/kvctl
+    - zsh: ~/.zfunc/_kvctl
+    - fish: ~/.config/fish/completions/kvctl.fish
 
-    It completes commands, options and their values, names of contexts, buckets and replicas with their kinds, refs,
-    revisions, and keys token by token. If the server does not answer within a second, it offers nothing.
+    It changes no other file. If a line in ~/.bashrc or ~/.zshrc is needed, it prints the line. To uninstall, delete the
+    file. A file that is not kvctl's is not replaced (exit code 4).
+
+    The wheel also installs the scripts of all three shells below share/ of its environment. If that is /usr or
+    /usr/local, as with `pip install` outside of a virtual environment, there is nothing to do: open a new shell.
+
+    The script completes commands, options and their values, names of contexts, buckets and replicas with their kinds,
+    refs, revisions, and keys token by token. If the server does not answer within a second, it offers nothing.
     """
+    if user_shell and shell != "install":
+        raise UsageError(f"Unexpected argument `{user_shell}`", hint="Use `kvctl completion install SHELL`")
+    if shell == "install":
+        _install(session, user_shell or os.path.basename(os.environ.get("SHELL", "")))
+    else:
+        session.write(_script(shell).encode())
+
+
+def _script(shell: str) -> str:
+    """Return the script of a shell. Raises UsageError."""
     if shell not in SCRIPTS:
         raise UsageError(f"`{shell}` is not a supported shell", hint=f"Use one of {', '.join(SHELLS)}")
-    session.write(SCRIPTS[shell].encode())
+    return SCRIPTS[shell]
+
+
+def _install(session: Session, shell: str) -> None:
+    """Write the script where the shell looks for it, and print the lines that the user has to add.
+
+    Raises UsageError, ConflictError for a file that is not kvctl's, and KvctlError.
+    """
+    if not shell:
+        raise UsageError("The variable SHELL does not name a shell", hint="Use `kvctl completion install bash`")
+    script, home = _script(shell), Path.home()
+    path = {
+        "bash": Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share", "bash-completion/completions/kvctl"),
+        "zsh": home / ".zfunc/_kvctl",
+        "fish": Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "fish/completions/kvctl.fish"),
+    }[shell]
+    before = _text_of(path)
+    if before is not None and not before.startswith(script.partition("\n")[0]):
+        raise ConflictError(f"`{path}` is not a script of kvctl", hint="Move it away, then install again")
+    if before != script:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_file.replace(path.resolve(), script.encode(), mode=atomic_file.PUBLIC)
+        except OSError as error:
+            raise KvctlError(f"Cannot write `{path}`: {error.strerror}") from None
+    lines = _missing_lines(shell, path)
+    if session.options.output:
+        facts = {"shell": shell, "path": str(path), "changed": before != script, "lines": lines}
+        session.show(document(facts, name="path"))
+        return
+    done = "Wrote" if before is None else "Updated" if before != script else "Nothing to change in"
+    advice = "".join(f"\n    {line}" for line in lines)
+    then = f"Add to ~/.{shell}rc, then open a new shell:\n{advice}" if lines else "Open a new shell to use it"
+    session.note(f"{done} `{path}`\n{then}", always=True)
+
+
+def _missing_lines(shell: str, path: Path) -> list[str]:
+    """Return what the shell's start-up file lacks: bash-completion loads a user's scripts, zsh searches `fpath`."""
+    home = Path.home()
+    files = (home / ".bashrc", home / ".bash_profile")
+    if shell == "bash":
+        return [] if _mention(files, "^[^#]*(bash.completion|kvctl)") else [f"source {shlex.quote(str(path))}"]
+    if shell == "zsh" and not _mention([home / ".zshrc"], r"^[^#]*fpath.*\.zfunc"):
+        return ["fpath=(~/.zfunc $fpath)", "autoload -U compinit && compinit"]
+    return []
+
+
+def _mention(files: Iterable[Path], pattern: str) -> bool:
+    return any(re.search(pattern, _text_of(file) or "", re.MULTILINE) for file in files)
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KvctlError(f"Cannot read `{path}`: {error.strerror}") from None
 
 
 @command("__complete", examples=["kvctl __complete -- bucket ''"], hidden=True)

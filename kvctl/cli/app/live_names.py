@@ -10,7 +10,7 @@ from typing import Any
 
 import kvctl
 from kvctl import contexts
-from kvctl.jetstream import streams
+from kvctl.jetstream import stream_info, streams
 from kvctl.kv import catalog, stream_kind
 from kvctl.kv.names import is_ref, split_ref
 from kvctl.tables import catalog as tables_catalog
@@ -63,6 +63,12 @@ async def _keyed(client: "kvctl.Client", given: Given) -> Names:
             yield status.bucket, str(status.kind)
         elif status.kind is kinds.REPOSITORY:
             yield f"{status.bucket}@", str(status.kind)
+
+
+async def _origins(client: "kvctl.Client", given: Given) -> Names:
+    """Origins of the aggregate before."""
+    for source in stream_info.parsed_sources((await catalog.find(client.api, str(given["name"])))["config"]):
+        yield source.name.removeprefix("KV_"), source.domain or ""
 
 
 async def _placements(client: "kvctl.Client", given: Given, *, tags: bool = False) -> Names:

@@ -72,7 +72,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "quickstart": ("quickstart", "Run a short tour on a temporary server"),
         "context": ("context.manage", "Named connections"),
         "server": ("server", "Run NATS servers"),
-        "completion": ("app.completion", "Print the completion script of a shell"),
+        "completion": ("app.completion", "Print the completion script of a shell, or install it"),
         "help": ("app.help", "Show help on a command or topic"),
         "version": ("app.help", "Show the version"),
     },

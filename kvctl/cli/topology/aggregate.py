@@ -155,7 +155,7 @@ async def add_origin(
 async def remove_origin(
     session: Session,
     name: Name,
-    bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=bucket_names)],
+    bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=live("origins"))],
     keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep its keys in the aggregate")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -98,9 +98,16 @@ class TestWords:
         assert {"exit-codes", "edit"} <= set(offered("help", "e"))
         assert offered("help", "bucket", "l") == ["ls"]
 
+    def test_labs(self, offered):
+        assert offered("server", "run", "--lab", "") == ["cluster", "supercluster", "leaf", "accounts"]
+        assert offered("server", "stop", "") == offered("server", "stop", "--lab", "") == []
+
+    def test_program_of_the_server_is_completed_as_a_file(self, run):
+        assert run("__complete", "--", "server", "run", "--", "").out.startswith("\tfiles")
+
     def test_nonsense_offers_nothing(self, offered):
         assert offered("nonsense", "more", "") == []
-        assert offered("completion", "bash", "more", "") == []
+        assert offered("completion", "bash", "bash", "more", "") == []
         assert offered("--output=") == [
             f"--output={name}" for name in ("table", "tsv", "json", "ndjson", "yaml", "name")
         ]
@@ -124,6 +131,7 @@ class TestKinds:
         assert run("aggregate", "create", aggregate, "--origin", bucket, *at).exit_code == 0
         assert offered(*at, "mirror", "promote", bucket) == [mirror]
         assert offered(*at, "aggregate", "show", bucket) == [aggregate]
+        assert offered(*at, "aggregate", "remove-origin", aggregate, "") == [bucket]
         described = run("__complete", "--", *at, "bucket", "show", bucket).out
         assert set(described.split("\n")) == {f"{bucket}\tbucket", f"{mirror}\tmirror", f"{aggregate}\taggregate", ""}
 
@@ -291,6 +299,46 @@ class TestScripts:
         """macOS has 3.2: without mapfile, negative subscripts and compopt."""
         assert "mapfile" not in SCRIPTS["bash"]
         assert "[-1]" not in SCRIPTS["bash"]
+
+
+class TestInstall:
+    @pytest.fixture
+    def install(self, run, home):
+        """`kvctl completion install` in the empty home, of bash."""
+        return lambda *words, shell="/bin/bash": run(
+            "completion", "install", *words, env={"SHELL": shell, "XDG_DATA_HOME": ""}
+        ).masked(HOME=str(home))
+
+    def test_script_is_written_once_where_the_shell_looks(self, install, home, snapshot):
+        for words, shell in (((), "/bin/bash"), (("zsh",), "/bin/bash"), ((), "/usr/local/bin/fish")):
+            assert install(*words, shell=shell) == snapshot
+        assert install() == snapshot
+        assert (home / ".local/share/bash-completion/completions/kvctl").read_text() == SCRIPTS["bash"]
+        assert (home / ".zfunc/_kvctl").read_text() == SCRIPTS["zsh"]
+        assert (home / ".config/fish/completions/kvctl.fish").read_text() == SCRIPTS["fish"]
+
+    def test_line_that_is_there_is_not_asked_for(self, install, home):
+        (home / ".bashrc").write_text("# see bash_completion\n")
+        assert "source " in install().out + install().err
+        (home / ".bashrc").write_text("  . /usr/share/bash-completion/bash_completion\n")
+        assert "source " not in install().err
+        (home / ".zshrc").write_text("fpath+=~/.zfunc\ncompinit\n")
+        assert "fpath" not in install("zsh").err
+
+    def test_older_script_is_updated_and_a_file_of_others_is_kept(self, install, home, run):
+        path = home / ".local/share/bash-completion/completions/kvctl"
+        install()
+        path.write_text(SCRIPTS["bash"].partition("\n")[0] + "\nold\n")
+        assert install().err.startswith("Updated `")
+        assert path.read_text() == SCRIPTS["bash"]
+        path.write_text("mine\n")
+        refused = install()
+        assert (refused.exit_code, path.read_text()) == (4, "mine\n")
+        assert "is not a script of kvctl" in refused.err
+
+    def test_shell_that_is_not_supported_is_refused(self, install):
+        assert "`tcsh` is not a supported shell" in install(shell="/bin/tcsh").err
+        assert install(shell="").exit_code == 2
 
 
 class Shell:
