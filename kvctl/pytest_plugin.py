@@ -3,7 +3,7 @@
 pytest loads it in every project that has kvctl installed, so it imports nothing more before a fixture is used.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client
     from kvctl.server import Server
 
+_FIXTURES = {"kvctl_server", "kvctl_client", "kvctl_bucket", "kvctl_bucket_name"}
 _MARKER = "kvctl_bucket(**settings): settings of the bucket of this test, such as `history=5`"
 
 
@@ -61,7 +62,9 @@ def kvctl_bucket_name(kvctl_server: "Server", request: pytest.FixtureRequest) ->
 
 
 def _asynchronous() -> ModuleType:
-    """Return the fixtures that run in the loop of the test."""
+    """Return the fixtures that run in the loop of the test, and what makes their tests run there."""
+    from inspect import iscoroutinefunction
+
     import pytest_asyncio
 
     @pytest_asyncio.fixture
@@ -77,7 +80,20 @@ def _asynchronous() -> ModuleType:
         """Fresh bucket, which is deleted after the test: `await kvctl_bucket.put("key", b"value")`."""
         return kvctl_client.bucket(kvctl_bucket_name)
 
-    return _module(kvctl_client=kvctl_client, kvctl_bucket=kvctl_bucket)
+    # Called last, so that the marker is there when pytest-asyncio looks for it.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+        """Mark asynchronous tests that use the fixtures: pytest-asyncio runs no others unless its mode is `auto`."""
+        found = yield
+        for item in found if isinstance(found, list) else [found]:
+            uses = isinstance(item, pytest.Function) and not _FIXTURES.isdisjoint(item.fixturenames)
+            if uses and not item.get_closest_marker("anyio") and iscoroutinefunction(item.obj):
+                item.add_marker("asyncio")
+        return found
+
+    return _module(
+        kvctl_client=kvctl_client, kvctl_bucket=kvctl_bucket, pytest_pycollect_makeitem=pytest_pycollect_makeitem
+    )
 
 
 def _unavailable() -> ModuleType:
@@ -99,9 +115,9 @@ def _unavailable() -> ModuleType:
     return _module(kvctl_client=kvctl_client, kvctl_bucket=kvctl_bucket)
 
 
-def _module(**fixtures: Any) -> ModuleType:
+def _module(**members: Any) -> ModuleType:
     module = ModuleType("kvctl_client")
-    module.__dict__.update(fixtures)
+    module.__dict__.update(members)
     return module
 
 

@@ -1,14 +1,17 @@
 """The plugin of pytest, in a small project of its own that has kvctl installed and nothing else of ours."""
 
 import os
+import re
 import subprocess
 import sys
+import sysconfig
+import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.readme import ROOT, blocks
 
 ASYNC_TESTS = """
 import asyncio
@@ -91,6 +94,21 @@ def test_other_project_tests_on_a_real_server_that_ends_with_its_session(project
     pid, store = (word.partition("=")[2] for word in printed.split())
     assert not Path("/proc", pid).exists()
     assert not Path(store).exists()
+
+
+def test_samples_of_readme_and_help_run_in_a_fresh_project_as_they_are_written(project):
+    (section,) = [block.text for block in blocks() if block.heading == "In tests and CI" and block.language == "python"]
+    topic = (ROOT / "kvctl" / "topics" / "automation.md").read_text().partition("\n## Plans")[0]
+    samples = re.findall(r"(?:^    (?:async def|def|import|@).*\n(?:(?:    .*)?\n)*)", topic, re.MULTILINE)
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    (project / "test_readme.py").write_text(section)
+    told = run_pytest(project, "\n".join(map(textwrap.dedent, samples)), "-W", "default", PATH=path)
+    assert "4 passed" in told, told
+
+
+def test_asynchronous_tests_of_others_stay_as_they_are(project):
+    told = run_pytest(project, "async def test_it(): ...", "-W", "default")
+    assert "async def functions are not natively supported" in told, told
 
 
 def test_workers_of_xdist_have_a_server_each(project):
