@@ -58,7 +58,9 @@ def parts(report: TextReport, width: int | None) -> Iterator[RenderableType]:
     for number, card in enumerate(report.cards):
         if number:
             yield ""
-        yield Group(text(card.title), *(_below(part, layouts, begun, width) for part in card.body))
+        yield Group(
+            *([text(card.title)] if card.title else []), *(_below(part, layouts, begun, width) for part in card.body)
+        )
     if report.cards and report.closing:
         yield ""
     if report.closing:
@@ -121,6 +123,11 @@ def cells(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> 
 def text(line: Line) -> Text:
     """Return a line of text with styles, escaped."""
     return Text.assemble(*((escape(part), style) for part, style in line))
+
+
+def painted_text(shown: str) -> Text:
+    """Return what rich draws for a text that is escaped and has its colours."""
+    return Text.from_ansi(shown)
 
 
 def _shared_layouts(report: TextReport, width: int | None) -> dict[tuple[Column, ...], Layout]:

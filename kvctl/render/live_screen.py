@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 import termios
 import tty
@@ -15,8 +16,9 @@ from rich.live import Live
 
 from kvctl.render.terminal import Terminal
 
-_KEYS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\r": "enter", b"\n": "enter"}
-_KEYS |= {b"\x1b": "escape", b"\x7f": "backspace", b"\x08": "backspace", b"\x04": "q"}
+_TYPED = re.compile("\x1b[\\[O].|.", re.DOTALL)
+_KEYS = {"A": "up", "B": "down", "\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "\b": "backspace"}
+"""Names of keys by the last character that they send."""
 
 
 class LiveScreen:
@@ -81,13 +83,11 @@ class LiveScreen:
             self._console.print(self._last)
 
     def _read(self) -> None:
-        data = os.read(sys.stdin.fileno(), 64)
-        if not data:
+        data = os.read(sys.stdin.fileno(), 1024)
+        if not data:  # the terminal is closed
             asyncio.get_running_loop().remove_reader(sys.stdin)
             self._keys.put_nowait("q")
-        elif data in _KEYS:
-            self._keys.put_nowait(_KEYS[data])
-        else:
-            for character in data.decode("utf-8", "ignore"):
-                if character.isprintable():
-                    self._keys.put_nowait(character)
+        for typed in _TYPED.findall(data.decode("utf-8", "ignore")):
+            key = typed if len(typed) == 1 and typed.isprintable() else _KEYS.get(typed[-1], "")
+            if key:
+                self._keys.put_nowait(key)

@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Buckets, mirrors and aggregates described in a file",
         ),
         "doctor": ("doctor", "Check for problems and suggest fixes"),
+        "top": ("top", "Watch all buckets on a live screen"),
     },
     "Keys": {
         "get": ("keys.read", "Read keys"),

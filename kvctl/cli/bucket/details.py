@@ -46,7 +46,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
     api = (await session.client()).api
 
     async def read() -> cards.TextReport:
-        return _alternates_report(bucket, (await overview.inspect(api, bucket)).reads)
+        return alternates_report(bucket, (await overview.inspect(api, bucket)).reads)
 
     if watch:
         check_live(session)
@@ -54,7 +54,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
         return
     found = (await overview.inspect(api, bucket)).reads
     if session.output == "table" and not session.options.columns:
-        session.report(_alternates_report(bucket, found))
+        session.report(alternates_report(bucket, found))
         return
     rows = alternate_rows(found)
     empty = "No stream answers reads here"
@@ -63,7 +63,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
         session.note(NOT_REPORTED, always=True)
 
 
-def _alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport":
+def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport":
     """Return the ranked streams with bars of their round trips, and which of them answers here."""
     rows = alternate_rows(found)
     if not rows:
