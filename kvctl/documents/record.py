@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.documents.parser import Path
 from kvctl.documents.reader import Reader
@@ -13,8 +12,7 @@ from kvctl.units import DURATION_PATTERN, SIZE_PATTERN
 Schema = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """Type of a value."""
 
     read: Callable[[Reader, Path], Any]
@@ -23,14 +21,13 @@ class Type:
     """Returns its JSON Schema, given the limits of a field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a mapping."""
 
     type: Type
     says: str
     """Description for people who write the file."""
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = {}
     """Limits of its values beyond their type, in terms of JSON Schema."""
     required: bool = False
     missing: str = ""
@@ -41,24 +38,21 @@ class Field:
         return {"description": self.says, **self.type.schema(dict(self.limits))}
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusive:
+class Exclusive(NamedTuple):
     """At most one of two fields."""
 
     first: str
     second: str
 
 
-@dataclass(frozen=True, slots=True)
-class Requires:
+class Requires(NamedTuple):
     """A field that has no meaning without another one."""
 
     name: str
     other: str
 
 
-@dataclass(frozen=True, slots=True)
-class OneAtLeast:
+class OneAtLeast(NamedTuple):
     """One of these fields, or several."""
 
     names: tuple[str, ...]
@@ -67,8 +61,7 @@ class OneAtLeast:
 Rule = Exclusive | Requires | OneAtLeast
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A mapping with known fields."""
 
     what: str
@@ -137,8 +130,7 @@ class Record:
         reader.each([*required, *self.rules], check)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A mapping with other fields by which one of some fields it has."""
 
     what: str

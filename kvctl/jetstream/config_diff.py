@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.config_text import CONSUMER, DURATION, STREAM, TEXT, TIME, WORDS, Config, Schema, is_servers
 from kvctl.units import duration_from_ns, duration_seconds, format_duration, format_time, parse_time
@@ -27,8 +26,7 @@ DEFAULTS = {
 """Values that servers spell out, and that mean the same as none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One differing field; values as in JSON output: durations in seconds, None for unset."""
 
     field: str

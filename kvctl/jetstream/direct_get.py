@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvctl.deferred import pattern
@@ -43,8 +42,7 @@ class NotUnderstood(CannotAnswerMany):
     """The server does not know this form of request (status 408; batches and many subjects need 2.11)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectRequest:
+class DirectRequest(NamedTuple):
     """Selection of messages in the forms of ADR-31; `check` says which fields can be combined.
 
     `sequence`, `last_for`, `next_for` (with `sequence`: from there on) and `start_time_ns` select one message; `batch`

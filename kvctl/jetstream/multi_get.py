@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from kvctl.errors import KvctlError, NotFoundError, ServerError
@@ -130,7 +130,7 @@ async def pages_of(
         left = None if left is None else left - len(page.messages)
         if not page.pending or not page.messages or left == 0 or request.max_bytes:
             return
-        request = replace(request, sequence=page.last_sequence + 1, batch=left, up_to_sequence=page.up_to_sequence)
+        request = request._replace(sequence=page.last_sequence + 1, batch=left, up_to_sequence=page.up_to_sequence)
         page = await _later_page(build, api, stream, request, page.pending)
 
 
@@ -222,10 +222,10 @@ async def by_sequence(api: Api, stream: str, request: DirectRequest, *, leader: 
         first, end = await _first_since(api, stream, request.start_time_ns, leader=leader)
         # After the end of a lagging replica others may have messages that are older than the time.
         sequence = first or (end if leader else BEYOND_ALL)
-        return replace(request, start_time_ns=None, sequence=sequence, next_for=request.next_for or ">")
+        return request._replace(start_time_ns=None, sequence=sequence, next_for=request.next_for or ">")
     if request.up_to_time_ns is not None:
         after = await first_since(api, stream, request.up_to_time_ns + 1, leader=leader)
-        return replace(request, up_to_time_ns=None, up_to_sequence=after - 1)
+        return request._replace(up_to_time_ns=None, up_to_sequence=after - 1)
     return request
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kvctl.connection import Connection
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied, RequestTimeout
@@ -41,8 +42,7 @@ class Access:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
+class _Probe(NamedTuple):
     action: str
     subject: str
     payload: bytes = b""

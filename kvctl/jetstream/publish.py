@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from kvctl.connection import Connection
+from kvctl.deferred import pattern
 from kvctl.errors import (
     ConnectionLost,
     KvctlError,
@@ -33,8 +33,8 @@ from kvctl.wire import CRLF, status, subjects_of
 Done = Callable[[Any, int], object]
 AllDone = Callable[[Sequence[Any], list[int]], object]
 
-_SEQUENCE = re.compile(rb'"seq":\s*(\d+)')
-_FOUND = re.compile(r"last sequence: (\d+)")
+_SEQUENCE = pattern(rb'"seq":\s*(\d+)')
+_FOUND = pattern(r"last sequence: (\d+)")
 
 
 async def publish(

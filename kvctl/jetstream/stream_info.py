@@ -6,8 +6,7 @@ Only the keys that kvctl reads are declared; servers send more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 StreamConfig = dict[str, Any]
 """Configuration of a stream: the server's own JSON, with every field that it knows (`config_text.STREAM`)."""
@@ -98,8 +97,7 @@ SourceConfig = dict[str, Any]
 """A source as the server's JSON has it, with all of its fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A mirror or source: the stream that it reads, the way there, and the messages that it takes."""
 
     name: str

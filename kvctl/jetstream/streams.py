@@ -7,8 +7,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kvctl.errors import (
     KvctlError,
@@ -36,8 +35,7 @@ _ASK_S = 1.0
 NO_PLACE = 10005
 
 
-@dataclass(frozen=True, slots=True)
-class StreamListing:
+class StreamListing(NamedTuple):
     """Streams of an account: those that answered, and those that did not. Silence does not prove absence."""
 
     answering: tuple[StreamInfo, ...]

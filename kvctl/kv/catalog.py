@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kvctl.errors import (
     Away,
@@ -33,8 +33,7 @@ _OF_THE_STREAM = ("discard", "allow_direct", "allow_rollup_hdrs", "deny_delete",
 _USABLE = (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR)
 
 
-@dataclass(frozen=True, slots=True)
-class Creation:
+class Creation(NamedTuple):
     """Result of a creation."""
 
     info: StreamInfo
@@ -42,8 +41,7 @@ class Creation:
     """False if the bucket already existed with the same configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """Planned change of a bucket's stream configuration."""
 
     info: StreamInfo
@@ -61,13 +59,12 @@ class Edit:
         return differences(self.before, self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """Buckets in view, and the streams whose servers do not answer."""
 
     statuses: list[BucketStatus]
     unreachable: list[str]
-    offline: list[BucketStatus] = field(default_factory=list)
+    offline: list[BucketStatus]
     """Unreachable ones with a known configuration; their state is meaningless."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -82,7 +82,7 @@ def differences(before: StreamConfig, after: StreamConfig) -> list[Difference]:
     first, second = _comparable(before), _comparable(after)
     in_order = {name: _SCHEMA.get(name, WHOLE) for name in (*DEFAULTS, *first, *second)}
     found = config_diff.differences(first, second, in_order)
-    return [replace(item, field=_NAMES.get(item.field, item.field)) for item in found]
+    return [item._replace(field=_NAMES.get(item.field, item.field)) for item in found]
 
 
 def _comparable(stream: StreamConfig) -> StreamConfig:

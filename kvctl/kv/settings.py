@@ -7,10 +7,10 @@ from the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
@@ -58,8 +58,7 @@ class Republish:
         return cls(value.get("src", ""), value.get("dest", ""), bool(value.get("headers_only")))
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: what people see of it, and its place in a stream configuration."""
 
     name: str
@@ -75,7 +74,7 @@ class Setting:
     """Name of the option if it is not the setting's: `tag` takes one value, and can be repeated."""
     file_help: str = ""
     """Description of the field in a file, if it is not that of the option."""
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = {}
     """Limits of the value beyond its form, in terms of JSON Schema."""
     difference: str = ""
     """Name in differences, if it is not the setting's."""
@@ -381,7 +380,7 @@ _HEADERS_ONLY = Setting(
 )
 
 
-_DECLARED = [replace(item.metadata[_ROW], name=item.name) for item in fields(BucketSettings)]
+_DECLARED = [item.metadata[_ROW]._replace(name=item.name) for item in fields(BucketSettings)]
 
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in (*_INHERITED, *_DECLARED, _HEADERS_ONLY)}
 """All rows, by name."""

@@ -1,7 +1,6 @@
 """How a field looks on a terminal, by its name, wherever it is shown: heading, text, style and room. [pure]"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kvctl.render.view import Column, age_text, duration_text, elapsed_text, size_text
@@ -138,4 +137,4 @@ def _column(name: str, change: Column | str | None) -> Column:
     if isinstance(change, Column):
         return change
     column = FIELDS.get(name) or Column(name)
-    return column if change is None else replace(column, title=change)
+    return column if change is None else column._replace(title=change)

@@ -1,9 +1,8 @@
 """Views, the data that commands pass to the renderer: columns and rows, or one document. [pure]"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.units import format_age, format_duration, format_limit, format_size, parse_time
 
@@ -17,8 +16,7 @@ DOCUMENTS = ("json", "ndjson")
 """Formats with which errors and warnings are JSON objects too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """Field of a row, as a terminal shows it."""
 
     key: str
@@ -48,8 +46,7 @@ class Column:
         return (self.title if self.title is not None else self.key.replace("_", " ")).lower()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(NamedTuple):
     """Rows with their columns, or with `single` one document, a single object in JSON."""
 
     columns: Sequence[Column]
@@ -71,7 +68,7 @@ class View:
     """First line of a document that is drawn as a card."""
     groups: Sequence[Sequence[Column]] = ()
     """Fields of a card, a line for each group."""
-    sections: Sequence[tuple[str, "View"]] = field(default=())
+    sections: Sequence[tuple[str, "View"]] = ()
     """Further tables with headings, for terminals: the lists of objects in the document."""
 
 
@@ -94,8 +91,8 @@ def document(
 def picked(view: View, names: Sequence[str]) -> View:
     """Return the view with the named columns in this order, without sections; a field without a column gets one."""
     shown = {column.key: column for column in view.columns}
-    columns = [replace(shown.get(name, Column(name)), title=None, keep=True) for name in names]
-    return replace(view, columns=columns, tsv=None, sections=(), picked=True)
+    columns = [shown.get(name, Column(name))._replace(title=None, keep=True) for name in names]
+    return view._replace(columns=columns, tsv=None, sections=(), picked=True)
 
 
 def age_text(time: str) -> str:

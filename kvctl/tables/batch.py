@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvctl.errors import (
     ConditionsFailed,
@@ -44,8 +44,7 @@ _NEVER_WRITTEN = _EXPECTED % 0
 _PURGE = b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class KeySpace:
+class KeySpace(NamedTuple):
     """Everything of a table that places its entries: prefix of their subjects, instance, and partitions."""
 
     prefix: str

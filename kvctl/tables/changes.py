@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from kvctl.deferred import pattern
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, OutcomeUnknown, UsageError
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_TEXT = re.compile(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
+_TEXT = pattern(r"([1-9a-z][0-9a-z]{0,11})\.(0|[1-9]\d{0,4})\.(0|[1-9]\d{0,18})\Z")
 
 
 class Version(NamedTuple):

@@ -7,11 +7,11 @@ configuration, and partition 3 is `KVTP_<name>_0003`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 from kvctl.kv.config import BucketConfig, StreamConfig, edited
 from kvctl.kv.names import BUCKET_PATTERN
@@ -32,7 +32,7 @@ SETTINGS = settings_of("table")
 """Fields of a bucket that a table has too; history is 1, batches and marker TTLs are always on."""
 
 _HEAD = "head"
-_NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
+_NAME = pattern(rf"{BUCKET_PATTERN}\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ An entry's subject is the table's prefix, then partition, family and key, one to
 from __future__ import annotations
 
 import binascii
-import re
 from base64 import b64decode
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
+from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 from kvctl.kv.ordered_token import token, untoken
 
@@ -29,7 +29,7 @@ CACHED_FAMILIES = 1024
 
 _NO_FAMILY, _FAMILY = "0", "1"
 _SEED = b"kvctl.tables"
-_HEX = re.compile(r"(?:[0-9a-fA-F]{2})*\Z")
+_HEX = pattern(r"(?:[0-9a-fA-F]{2})*\Z")
 
 
 def check_key(family: str | None, key: bytes) -> None:

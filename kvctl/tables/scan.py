@@ -12,9 +12,8 @@ import marshal
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from kvctl.jetstream.consumers.delivery import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
@@ -56,8 +55,7 @@ TokenEntry = tuple[bytes, Entry]
 """Family and key tokens of an entry, and the entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class TablePage:
+class TablePage(NamedTuple):
     """Some entries, or keys, in order."""
 
     entries: Sequence[Entry]

@@ -5,12 +5,12 @@ A repository is the stream `KVR_<name>`, whose records are below `$KVR.<name>.`,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvctl.deferred import pattern
 from kvctl.errors import (
     BucketNotFound,
     ConflictError,
@@ -46,7 +46,7 @@ MAX_NAME = 251
 SETTINGS = settings_of("repository")
 """Bucket settings that a repository has, too: no ttl, as nothing expires, and no history, as it has its own."""
 
-_NAME = re.compile(rf"{BUCKET_PATTERN}\Z")
+_NAME = pattern(rf"{BUCKET_PATTERN}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,7 @@ class RepositoryConfig:
         return cls(stream["name"].removeprefix(STREAM_PREFIX), settings=settings)
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingRepository:
+class ExistingRepository(NamedTuple):
     """Existing repository."""
 
     config: RepositoryConfig

@@ -12,7 +12,8 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, UsageError
 from kvctl.versions import refs
@@ -78,8 +79,7 @@ class CommitInfo:
             check_text(text, "metadata")
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedCommit:
+class _PreparedCommit(NamedTuple):
     """Commit whose tree is built from these epochs; its objects are safe while no collection begins."""
 
     commit: Commit
@@ -219,7 +219,7 @@ async def _seal(
     for _ in range(branch_state.MAX_ATTEMPTS):
         state, record = await asyncio.gather(branch_state.read(store, branch), _sealed_early(store, early))
         if early is not None and record is not None:
-            return early.branch.epoch, replace(state, record=record)
+            return early.branch.epoch, state._replace(record=record)
         early = None
         held = state.branch
         first = first or held.epoch
@@ -235,7 +235,7 @@ async def _seal(
         if len(held.sealed) >= epochs.MAX_SEALED:
             await epochs.fold(store, state.record)
         elif (record := await epochs.sealed(store, state.record)) is not None:
-            return held.epoch, replace(state, record=record)
+            return held.epoch, state._replace(record=record)
         else:
             await branch_state.pause()
     raise branch_state.busy(branch)

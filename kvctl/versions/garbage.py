@@ -8,8 +8,7 @@ revision. A concurrent link to a commit that may be unreachable changes the reco
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvctl.errors import ConflictError
 from kvctl.versions.access import RepositoryAccess
@@ -31,8 +30,7 @@ Candidates = dict[bytes, int]
 """Keys of one partition, each with its revision when listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedGarbage:
+class CollectedGarbage(NamedTuple):
     """Numbers of removed items; with a dry run, of those that would be removed."""
 
     objects: int = 0
@@ -40,16 +38,14 @@ class CollectedGarbage:
     epochs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _ExistingObjects:
+class _ExistingObjects(NamedTuple):
     """All existing objects and commits, before the reachable ones are searched."""
 
     objects: Candidates
     commits: Candidates
 
 
-@dataclass(frozen=True, slots=True)
-class _ReachableObjects:
+class _ReachableObjects(NamedTuple):
     """Objects and commits that branches and tags reach."""
 
     objects: set[bytes]

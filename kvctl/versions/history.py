@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kvctl.kv.names import check_filter, check_key, matches
 from kvctl.versions import ref_diff, refs
@@ -20,8 +21,7 @@ MAX_LOOKUPS = 1000
 """Maximum number of keys looked up one by one; for more, all differences between two commits are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(NamedTuple):
     """Key and the last commit that changed it; without a commit, its change is staged."""
 
     key: str
@@ -29,8 +29,7 @@ class Annotation:
     commit: Commit | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyVersion:
+class KeyVersion(NamedTuple):
     """Key after a commit that changed it; without a commit, as staged."""
 
     key: str

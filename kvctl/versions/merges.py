@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from kvctl.deferred import pattern
 from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import quoted
 from kvctl.versions import commits, refs
@@ -33,8 +33,7 @@ class MergeConflict(ConflictError, kind="merge-conflict"):
         self.conflicts = list(conflicts)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeResult:
+class MergeResult(NamedTuple):
     """Result of a merge: the changes to the branch, sorted by key. Without a commit, there was nothing to do.
 
     Large values are not read (`Repository.resolved`).
@@ -44,8 +43,7 @@ class MergeResult:
     changes: tuple[KeyChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MergeInput:
+class MergeInput(NamedTuple):
     """Input of a merge: the changes between two commits, and the information for the new commit."""
 
     base: str
@@ -169,7 +167,7 @@ def _reverse(title: str, identity: str) -> str:
     return f"Revert `{title}`" if title else f"Revert {identity[:12]}"
 
 
-_REVERSED = re.compile(r"(Revert|Reapply) `(.+)`")
+_REVERSED = pattern(r"(Revert|Reapply) `(.+)`")
 
 
 async def _edits(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
@@ -40,8 +39,7 @@ def check_text(text: str, what: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(NamedTuple):
     """State of all keys, with its parents, message and author."""
 
     root: str
@@ -50,7 +48,7 @@ class Commit:
     message: str
     author: str
     created_ns: int
-    meta: Mapping[str, str] = field(default_factory=dict)
+    meta: Mapping[str, str] = {}
     generation: int = 0
     """One more than the highest generation of its parents."""
 
@@ -61,7 +59,7 @@ class Commit:
 
     def encode(self) -> bytes:
         """Return the record's bytes, from which the id is computed."""
-        return _encode({"version": 1, **_fields(self), "meta": dict(self.meta)})
+        return _encode({"version": 1, **self._asdict(), "meta": dict(self.meta)})
 
     @classmethod
     def decode(cls, data: bytes) -> Commit:
@@ -72,8 +70,7 @@ class Commit:
             return cls(**{**found, "parents": tuple(found["parents"])})
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """Commit that a branch points to, the epoch that its writes go to, and sealed ones not yet committed."""
 
     commit: str
@@ -93,25 +90,25 @@ class Branch:
 
     def at(self, identity: str, commit: Commit) -> Branch:
         """Return the branch with another commit."""
-        return replace(self, commit=identity, root=commit.root, generation=commit.generation)
+        return self._replace(commit=identity, root=commit.root, generation=commit.generation)
 
     def sealing(self, epoch: str) -> Branch:
         """Return the branch after a seal; writes go to this epoch."""
-        return replace(self, epoch=epoch, sealed=(*self.sealed, self.epoch))
+        return self._replace(epoch=epoch, sealed=(*self.sealed, self.epoch))
 
     def on_top(self, private: str, epoch: str) -> Branch:
         """Return the branch with a private epoch as the newest sealed one; writes go to `epoch`, which may be new."""
         own = () if epoch == self.epoch else (self.epoch,)
-        return replace(self, epoch=epoch, sealed=(*self.sealed, *own, private))
+        return self._replace(epoch=epoch, sealed=(*self.sealed, *own, private))
 
     def without(self, epochs: Sequence[str], successor: str) -> Branch:
         """Return the branch after these sealed epochs are removed; the successor has their changes."""
         gone = (*self.gone, *((epoch, successor) for epoch in epochs))[-REMEMBERED:]
-        return replace(self, sealed=tuple(one for one in self.sealed if one not in epochs), gone=gone)
+        return self._replace(sealed=tuple(one for one in self.sealed if one not in epochs), gone=gone)
 
     def folded(self, epoch: str) -> Branch:
         """Return the branch after all sealed epochs are folded into one."""
-        return replace(self.without(self.sealed, epoch), sealed=(epoch,))
+        return self.without(self.sealed, epoch)._replace(sealed=(epoch,))
 
     def whereabouts(self, epoch: str) -> str | None:
         """Return the commit or sealed epoch that has an epoch's changes now, or DROPPED; None if no longer known."""
@@ -122,7 +119,7 @@ class Branch:
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        return _encode(_fields(self))
+        return _encode(self._asdict())
 
     @classmethod
     def decode(cls, data: bytes) -> Branch:
@@ -140,8 +137,7 @@ class StagedChange(NamedTuple):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedEntry:
+class VersionedEntry(NamedTuple):
     """Key and its value at a ref."""
 
     key: str
@@ -196,10 +192,6 @@ def inline_value(stored: bytes) -> bytes | None:
 def apart_id(stored: bytes) -> bytes:
     """Return the id of the object that holds a value stored separately."""
     return stored[1:]
-
-
-def _fields(record: Commit | Branch) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import ref_reader, refs
@@ -80,8 +81,7 @@ class KeyChange:
         return cls(key.decode(), before, after, ChangeKind.CONFLICT if conflict else kind, revision)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """Branch with its commit and the staged changes that differ from it, sorted by key."""
 
     branch: str
@@ -89,8 +89,7 @@ class Status:
     changes: tuple[KeyChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyConflict:
+class KeyConflict(NamedTuple):
     """Key that both sides changed to different values since their merge base; None: absent."""
 
     key: str
@@ -99,12 +98,11 @@ class KeyConflict:
     dest: Value
 
 
-@dataclass(frozen=True, slots=True)
-class _DiffSide:
+class _DiffSide(NamedTuple):
     """Tree and the changes staged on top of it, values as leaves store them."""
 
     root: bytes
-    staged: Mapping[bytes, StagedChange] = field(default_factory=dict)
+    staged: Mapping[bytes, StagedChange] = {}
     branch: str | None = None
     """Branch with the staged changes."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvctl.kv.names import check_filter, matches
 from kvctl.versions import refs
@@ -53,8 +52,7 @@ class EntrySelection:
         return key >= self.first and (not self.filters or matches(key.decode(), self.filters))
 
 
-@dataclass(frozen=True, slots=True)
-class RefState:
+class RefState(NamedTuple):
     """State of a ref at one time: a commit, its tree, and the changes staged on top of it."""
 
     commit: str

@@ -8,8 +8,9 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from kvctl.deferred import pattern
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions.model import Branch, Commit, record_key
 from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition, StoredValue
@@ -23,10 +24,10 @@ MOST_DIGITS = 18
 """Maximum digits of a step's number: no history is that long."""
 
 _NAME_PATTERN = r"[a-zA-Z0-9_][-a-zA-Z0-9_/]*(?:\.[-a-zA-Z0-9_/]+)*"
-_NAME = re.compile(rf"{_NAME_PATTERN}\Z")
-_EXPRESSION = re.compile(rf"({_NAME_PATTERN})([@$]?)((?:[~^]\d*)*)\Z")
-_ID = re.compile(r"[0-9a-f]{40}")
-_STEP = re.compile(r"([~^])(\d*)")
+_NAME = pattern(rf"{_NAME_PATTERN}\Z")
+_EXPRESSION = pattern(rf"({_NAME_PATTERN})([@$]?)((?:[~^]\d*)*)\Z")
+_ID = pattern(r"[0-9a-f]{40}")
+_STEP = pattern(r"([~^])(\d*)")
 
 
 class BranchNotFound(NotFoundError, kind="branch-not-found"):
@@ -40,8 +41,7 @@ class RefNotFound(NotFoundError, kind="ref-not-found"):
     """Ref that names no branch, tag or commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRecord:
+class BranchRecord(NamedTuple):
     """Branch as it was read."""
 
     name: str
@@ -65,8 +65,7 @@ class BranchRecord:
         return cls(name, Branch.decode(found.value), found.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(NamedTuple):
     """Resolved ref expression."""
 
     commit: str

@@ -2,7 +2,6 @@
 
 import re
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,7 +202,7 @@ class TestCompleteTables:
     def test_look_the_same_drawn_with_rich_and_without(self, rows, width):
         view = View(columns=FIVE)
         drawn = TableWriter(view, width=width, color=False, complete=True)
-        light = TableWriter(replace(view, light=True), width=width, color=False, complete=True)
+        light = TableWriter(view._replace(light=True), width=width, color=False, complete=True)
         assert drawn.rows(rows) == light.rows(rows)
         assert drawn.hidden == light.hidden
 

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from threading import Thread
 from types import FrameType
@@ -189,7 +188,7 @@ class Session:
         if self.options.columns:
             view = picked(view, self.options.columns)
         if self.output == "table" or self.aligned:
-            view = replace(view, single=view.single and not self.aligned)
+            view = view._replace(single=view.single and not self.aligned)
             width = self.terminal.width if terminal else None
             return text_table.table_writer(view, width=width, color=self.terminal.colored, complete=complete)
         if self.output == "tsv":

@@ -1,7 +1,6 @@
 """Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -141,7 +140,7 @@ async def ls(
     known = {status.stream for status in found.offline}
     unknown = [stream for stream in found.unreachable if stream not in known]
     named = [stream for stream in unknown if stream.startswith(names.STREAM_PREFIX) or stream in clues]
-    rows, hidden = views.listed_rows(replace(found, unreachable=named), clues, wanted, patterns or ())
+    rows, hidden = views.listed_rows(found._replace(unreachable=named), clues, wanted, patterns or ())
     session.show(views.listing_view(rows))
     if hidden:
         session.note(f"Not listed: {hidden}. List everything with `--all`")

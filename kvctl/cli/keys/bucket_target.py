@@ -36,7 +36,7 @@ class BucketTarget(Target):
         parse_revision(text)
 
     async def reader(self, session: Session, reading: Reading | None = None) -> TargetReader:
-        reading = reading or Reading()
+        reading = reading or Reading(Shape())
         bucket = await open_bucket(session, self.text)
         if reading.as_of is None:
             return CurrentReader(bucket, reading)

@@ -83,7 +83,7 @@ async def get(
     if revision is not None and as_of is not None:
         raise UsageError("`--revision` and `--as-of` cannot be combined")
     shape = Shape(encoding=encoding, headers=headers)
-    reading = Reading(revision=revision, as_of=as_of, leader=leader, literal=literal, shape=shape)
+    reading = Reading(shape, revision, as_of, leader=leader, literal=literal)
     reader = await target.reader(session, reading)
     if filters or len(named) != 1:
         await _show_several(session, reader, named, filters)
@@ -146,7 +146,7 @@ async def history(
     target = parse_target(bucket)
     target.refuse(headers=headers, literal=literal)
     wanted = check_filters(filters, literal=literal)
-    reader = await target.reader(session, Reading(literal=literal, shape=Shape(encoding=encoding, headers=headers)))
+    reader = await target.reader(session, Reading(Shape(encoding=encoding, headers=headers), literal=literal))
 
     async def batches() -> AsyncGenerator[list[Any], None]:
         newest: deque[Any] = deque(maxlen=limit)
@@ -201,7 +201,7 @@ async def keys(
     target = parse_target(bucket)
     target.refuse(deleted=deleted, as_of=as_of)
     wanted = check_filters(filters)
-    reader = await target.reader(session, Reading(as_of=as_of))
+    reader = await target.reader(session, Reading(Shape(), as_of=as_of))
     if count:
         session.show(_count_view(reader, await _counted(reader.names(wanted, deleted=deleted))))
     elif session.output == "name" or (session.output == "tsv" and not session.options.columns):

@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import kvctl
 from kvctl.cli.app.session import Session
@@ -17,15 +16,14 @@ Fact = tuple[Any, ...]
 """The key and what a listing shows of it, in the terms of its reader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """State to read, and the shape of its rows. All but `leader` and the encoding are for buckets only."""
 
+    shape: Shape
     revision: int | None = None
     as_of: "kvctl.Moment | None" = None
     leader: bool = False
     literal: bool = False
-    shape: Shape = field(default_factory=Shape)
 
 
 class TargetReader(ABC):

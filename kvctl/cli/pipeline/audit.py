@@ -1,6 +1,5 @@
 """`kvctl pipeline audit`: comparison of replicas with their origin by Spark."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -63,6 +62,6 @@ async def audit(
     work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
     if list_all:
         rows = [audit_views.difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
-        session.show(replace(audit_views.differences_view(), rows=rows))
+        session.show(audit_views.differences_view()._replace(rows=rows))
     say(session, work, list_all=list_all)
     return exit_code(work)

@@ -1,6 +1,5 @@
 """Shared parameters of the repository commands: names, refs, authors; parsing and opening them."""
 
-import re
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -8,12 +7,13 @@ import typer
 import kvctl
 from kvctl.cli.app.options import live
 from kvctl.cli.app.session import Session
+from kvctl.deferred import pattern
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv.names import is_ref, split_ref
 from kvctl.versions import catalog, refs, repositories
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,251}\Z")
+_NAME = pattern(r"[a-zA-Z0-9_-]{1,251}\Z")
 
 
 class At(NamedTuple):

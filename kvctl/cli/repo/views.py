@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import kvctl
@@ -185,7 +184,7 @@ async def _show_rows(session: Session, view: View, batches: AsyncIterator[list[R
         async for batch in batches
         for row in batch
     ]
-    session.show(replace(view, rows=rows))
+    session.show(view._replace(rows=rows))
 
 
 SEEN = 4096

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -175,8 +174,7 @@ async def _one(
 
 async def _dated(session: Session, stream: str, request: "direct_get.DirectRequest") -> "direct_get.DirectRequest":
     """Resolve relative times against the server's clock."""
-    return replace(
-        request,
+    return request._replace(
         start_time_ns=await by_server(session, stream, request.start_time_ns),
         up_to_time_ns=await by_server(session, stream, request.up_to_time_ns),
     )

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,7 +160,7 @@ class _Reading:
     async def rows(self) -> "list[health_status.Row]":
         """Return the rows now. From the second time on, a named replica may have disappeared."""
         rows = await self._while_online(self._rows())
-        self._wanted = replace(self._wanted, must_exist=False)
+        self._wanted = self._wanted._replace(must_exist=False)
         return rows
 
     async def report(self) -> "cards.TextReport":

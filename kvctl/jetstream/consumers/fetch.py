@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Self
 
 from kvctl.errors import (
@@ -101,7 +100,7 @@ class Fetch(PullIteration):
 
     def _ask_again(self, **changes: Any) -> None:
         """Send the pull again, adapted to the server's limits."""
-        self._pull = replace(self._pull, **changes)
+        self._pull = self._pull._replace(**changes)
         self._left = min(self._left, self._pull.batch)
         with suppress(NoServer):  # silence shows it
             self._puller.ask(self._pull)

@@ -6,16 +6,16 @@ Fetch, consume and the ordered consumer build on this: each decides when to pull
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kvctl.connection import Connection, Subscription, permission_denied
+from kvctl.deferred import pattern
 from kvctl.errors import ConsumerNotFound, KvctlError, ServerError, UsageError
 from kvctl.jetstream.api import SINGLE_ANSWERS, Api
 from kvctl.jetstream.consumers.message import MessageIteration
@@ -32,7 +32,7 @@ HEARTBEAT_ABOVE = timedelta(seconds=30)
 """Duration above which a fetch has heartbeats by default."""
 SHORTEST = timedelta(seconds=1)
 HEARTBEATS = timedelta(milliseconds=500), timedelta(seconds=30)
-_LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\S+)")
+_LIMIT = pattern(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\S+)")
 
 
 class Puller:
@@ -170,8 +170,7 @@ def size_of(frame: RawFrame) -> int:
 # -- options -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull:
+class Pull(NamedTuple):
     """Request to CONSUMER.MSG.NEXT; durations in seconds, 0 for none."""
 
     batch: int
@@ -197,8 +196,7 @@ class Pull:
         return json.dumps({name: value for name, value in request.items() if value}).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Event beside the messages. `severity` is `error` or `warning`; `code` is a status code, else 0."""
 
     severity: str
@@ -340,8 +338,7 @@ class Meaning(Enum):
     """The server that kept the pulls dropped them: a warning, and a reason to pull again."""
 
 
-@dataclass(frozen=True, slots=True)
-class PullStatus:
+class PullStatus(NamedTuple):
     """Status of a pull; `messages` and `bytes` are the remainder of the pull, None where not reported."""
 
     code: int

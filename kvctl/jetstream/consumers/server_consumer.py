@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import KvctlError, NoResponders, PermissionDenied, StreamReplaced
 from kvctl.jetstream import direct_get, streams
@@ -32,8 +31,7 @@ PAUSES, ENTRIES_PER_PAUSE = 500, 50
 """Pauses after which a new list is faster, and entries read in the time of one pause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(NamedTuple):
     """Selection of a stream's messages: subjects, start, with or without payloads."""
 
     subjects: tuple[str, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from kvctl.errors import KvctlError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
@@ -18,8 +18,7 @@ from kvctl.units import duration_ns
 PURGES_IN_FLIGHT = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstones:
+class Tombstones(NamedTuple):
     """Keys of a bucket whose last entry is a deletion of the required age."""
 
     stream: str

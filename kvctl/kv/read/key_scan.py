@@ -39,7 +39,7 @@ def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> 
     if len(texts) > MANY_SUBJECTS and not literal:
         wild = tuple(filter(is_wild, texts))
         everything = key_filter(binding, ())
-        return replace(everything, filters=wild, keys=frozenset(texts).difference(wild))
+        return everything._replace(filters=wild, keys=frozenset(texts).difference(wild))
     return key_filter(binding, texts, literal=literal)
 
 

@@ -6,9 +6,8 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from math import inf
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
@@ -26,8 +25,7 @@ HELD = 1 << 18
 """Hashes that are held in memory; each takes eight bytes, where a set of names would take a hundred."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFilter:
+class KeyFilter(NamedTuple):
     """Selection of keys: the subjects to read for them, and the check that is left for the messages."""
 
     subjects: tuple[str, ...]
@@ -109,7 +107,7 @@ async def history_batches(
     wanted, last = key_filter(binding, filters, literal=literal), 0
     selection = Selection(subjects=wanted.subjects, deliver="all", headers_only=headers_only)
     if start is not None:
-        selection = replace(selection, deliver="by_start_sequence", start=start)
+        selection = selection._replace(deliver="by_start_sequence", start=start)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         async for batch in consumer.batches():
             if found := newer(from_frames(binding.bucket, wanted.cut, wanted.of(batch)), last):

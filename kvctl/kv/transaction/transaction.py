@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from kvctl.errors import ConditionsFailed, UsageError
 from kvctl.jetstream.publish import BatchMessage, MessageTooLarge
@@ -32,8 +32,7 @@ Pins = Mapping[str, int]
 """Revision at which the server must find each key that has a condition."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCondition:
+class KeyCondition(NamedTuple):
     """Condition on a key; every field given must hold."""
 
     key: str
@@ -64,8 +63,7 @@ class KeyCondition:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Condition that does not hold, and the entry found."""
 
     key: str
@@ -92,8 +90,7 @@ class Failure:
         return f"`{self.key}` {state}" + (f", not {self.expected}" if self.condition == "revision" else "")
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionChange:
+class TransactionChange(NamedTuple):
     """One write of a transaction."""
 
     verb: str

@@ -216,7 +216,7 @@ class ReadPlan:
         return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
 
     async def _count(self, selection: Selection) -> int:
-        counting = OrderedConsumer(self._binding.api, self._binding.stream, replace(selection, headers_only=True))
+        counting = OrderedConsumer(self._binding.api, self._binding.stream, selection._replace(headers_only=True))
         async with counting as consumer:
             return consumer.expected or 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from typing import NamedTuple
 
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
@@ -28,8 +29,7 @@ from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.origin_lookup import OriginView
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaPlan:
+class ReplicaPlan(NamedTuple):
     """Planned replica with hazards, warnings and goals to wait for. Nothing is changed yet."""
 
     config: StreamConfig

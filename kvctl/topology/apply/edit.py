@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import BucketExists, ConflictError, KvctlError, RefusedError, UsageError, WaitExpired
 from kvctl.jetstream import streams
@@ -37,8 +36,7 @@ _BUSY = timedelta(seconds=0.3)
 """Time for entries that are written concurrently to arrive."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditPlan:
+class EditPlan(NamedTuple):
     """A change and its hazards."""
 
     edit: Edit
@@ -104,7 +102,7 @@ async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> l
             continue
         updated = [after if config == before else config for config in current]
         for hazard in hazards.introduced(reader, reader, current, updated):
-            found.append(replace(hazard, evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
+            found.append(hazard._replace(evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
     return found
 
 
@@ -145,8 +143,7 @@ def _late(item: Dependent) -> str:
     return f"{what} {state}: it would keep the deleted keys permanently"
 
 
-@dataclass(frozen=True, slots=True)
-class Promotion:
+class Promotion(NamedTuple):
     """Planned bucket from a mirror. Nothing is changed yet."""
 
     info: StreamInfo

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 from kvctl.errors import (
     JetStreamDisabled,
@@ -74,8 +75,7 @@ Compare = Callable[[Replica, Sequence[Feed]], "Awaitable[FirstComparison]"]
 """First comparison of both sides."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstComparison:
+class FirstComparison(NamedTuple):
     """Result of the first comparison of both sides."""
 
     suspects: Iterable[str]

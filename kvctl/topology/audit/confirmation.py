@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
@@ -46,8 +46,7 @@ _EXPIRY_MARGIN_NS = 3 * 10**9
 Report = Callable[[AuditDifference], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(NamedTuple):
     """One origin of the audited replica."""
 
     number: int

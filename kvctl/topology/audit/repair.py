@@ -11,9 +11,9 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError, WaitExpired
 from kvctl.jetstream import direct_get, streams
@@ -34,8 +34,7 @@ from kvctl.topology.survey.graph import Inventory, Link, Place, Replica, live_pa
 from kvctl.topology.survey.origin_lookup import OriginView
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(NamedTuple):
     """Planned repair of one replica. Nothing is changed yet."""
 
     replica: Replica
@@ -197,7 +196,7 @@ async def seen(link: Link) -> OriginView:
     info: StreamInfo | None = None
     with suppress(KvctlError):
         info = await streams.info(link.api, link.source["name"])
-    return replace(link.view, info=info, exists=None if info is None else True)
+    return link.view._replace(info=info, exists=None if info is None else True)
 
 
 def _rounds(links: Sequence[Link], wanted: Sequence[AuditDifference]) -> list[list[tuple[Link, dict[str, Any]]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kvctl.errors import ConsumerNotFound, KvctlError, NoResponders
 from kvctl.jetstream import direct_get, streams
@@ -28,8 +28,7 @@ Messages = list[tuple[bytes, bytes, bytes, bytes]]
 """Subject, revision in digits, header, payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReader:
+class AuditReader(NamedTuple):
     """A stream, and the filters of the subjects to read."""
 
     api: Api
@@ -48,7 +47,7 @@ class AuditReader:
             return self
         except SILENT:
             await streams.info(self.api, self.stream, timeout=PATIENCE)
-            return replace(self, by_name=await self._answers())
+            return self._replace(by_name=await self._answers())
         return self
 
     async def messages(self) -> AsyncGenerator[Messages, None]:

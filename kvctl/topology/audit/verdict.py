@@ -126,8 +126,7 @@ class Ages(NamedTuple):
         return cls(int(config.get("max_age") or 0), bool(config.get("allow_msg_ttl")))
 
 
-@dataclass(frozen=True, slots=True)
-class LastEntry:
+class LastEntry(NamedTuple):
     """The last entry of a key, without its value."""
 
     mark: bytes
@@ -215,8 +214,7 @@ LAGGING = "lagging"
 """The origin's entry did not arrive in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditDifference:
+class AuditDifference(NamedTuple):
     """One key in which a replica differs from its origin."""
 
     origin: str

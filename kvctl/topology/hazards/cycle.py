@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import RefusedError
 from kvctl.kv.names import meet
@@ -15,8 +14,7 @@ Node = tuple[str | None, str]
 """A place (a domain, or the name of a context) and a stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(NamedTuple):
     """Replication from one stream into another."""
 
     reader: Node
@@ -25,8 +23,7 @@ class Replication:
     """The source as the reader's configuration has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(NamedTuple):
     """The subjects that one rule of a reading replicates, and where they land."""
 
     origin: Node

@@ -7,8 +7,8 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
@@ -25,8 +25,7 @@ UNREACHABLE_STREAM = "unreachable-stream"
 FOREIGN_KIND = stream_kind.FOREIGN_KIND
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(NamedTuple):
     """One reason to stop; `--force NAME` overrides it."""
 
     name: str
@@ -169,8 +168,7 @@ def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> l
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Landing:
+class Landing(NamedTuple):
     """Destination of one rule of one source."""
 
     number: int

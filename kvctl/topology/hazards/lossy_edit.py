@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kvctl.errors import KvctlError, StreamNotFound
 from kvctl.jetstream import streams
@@ -34,8 +34,7 @@ HISTORY, AGE, SUBJECTS, BYTES, SIZE = "history", "age", "subjects", "bytes", "si
 """Aspects in which a change of configuration can lose data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """Contents of a stream that a change would affect, as counts and bytes."""
 
     messages: int = 0
@@ -48,11 +47,10 @@ class Cost:
 
     def having(self, **measured: int) -> Cost:
         """Return the same cost with more fields measured."""
-        return replace(self, **measured)
+        return self._replace(**measured)
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """Names of settings and contents."""
 
     entry: str

@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import ConflictError, KvctlError, WaitExpired
 from kvctl.jetstream import direct_get, streams
@@ -32,8 +31,7 @@ STEADY = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBER = 0.03, 0.5, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(NamedTuple):
     """Last entry that has to arrive from one origin."""
 
     seen: OriginView
@@ -46,8 +44,7 @@ class Goal:
     """Subject of that entry, if known."""
 
 
-@dataclass(frozen=True, slots=True)
-class GoalProgress:
+class GoalProgress(NamedTuple):
     """Progress of a replica towards one goal."""
 
     goal: Goal
@@ -159,17 +156,17 @@ async def _goal(number: int, source: dict[str, Any], seen: OriginView) -> Goal:
     if seen.info is None:
         return goal
     if not seen.info["state"]["messages"]:
-        return replace(goal, sequence=0)
+        return goal._replace(sequence=0)
     try:
         messages = [await _last(seen, text) for text in _filters(source) or [">"]]
     except SILENT:
         # Not permitted: the stream's last sequence is right if nothing is filtered.
-        return goal if _filters(source) else replace(goal, sequence=seen.info["state"]["last_seq"])
+        return goal if _filters(source) else goal._replace(sequence=seen.info["state"]["last_seq"])
     found = [message for message in messages if message is not None]
     if not found:
-        return replace(goal, sequence=0)
+        return goal._replace(sequence=0)
     newest = max(found, key=lambda message: message.sequence)
-    return replace(goal, sequence=newest.sequence, subject=newest.subject)
+    return goal._replace(sequence=newest.sequence, subject=newest.subject)
 
 
 async def _last(seen: OriginView, subjects: str) -> StoredMessage | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
@@ -24,8 +23,7 @@ from kvctl.units import format_time, parse_time
 _UNLIMITED = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCounts:
+class SourceCounts(NamedTuple):
     """One source of a replica, and the info of its origin, requested after the replica's."""
 
     number: int
@@ -149,8 +147,7 @@ def _number(entries: int, keys: int) -> str:
     return f"{counted(entries, 'entry')} of {counted(keys, 'key')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Reason why a replica that is up to date with its origins may still differ from them."""
 
     missing: bool

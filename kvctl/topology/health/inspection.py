@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
@@ -21,8 +20,7 @@ from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import duration_ns, format_time, parse_time
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
+class Lineage(NamedTuple):
     """Result of comparing a replica's entries with the current stream instance of its origin."""
 
     same: bool | None

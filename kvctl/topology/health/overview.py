@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import direct_get
@@ -34,8 +34,7 @@ Answers = Mapping[str, float]
 """Streams that answered reads here, each with its shortest round trip in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlternateStream:
+class AlternateStream(NamedTuple):
     """A stream that can answer reads of a bucket. None: unknown."""
 
     served_by: str
@@ -55,8 +54,7 @@ class AlternateStream:
     """Whether it answered reads here; None if the bucket is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(NamedTuple):
     """Reads of a bucket: who can answer them, and who does."""
 
     alternates: tuple[AlternateStream, ...] = ()
@@ -106,8 +104,8 @@ def reads(
             row = AlternateStream(_name(name), name, MIRROR, clues[name].cluster, state=Health.OFFLINE)
         here = None if answers is None else name in times
         if at := reported.get(name):
-            row = replace(row, cluster=at.get("cluster") or row.cluster, domain=at.get("domain") or row.domain)
-        found.append(replace(row, round_trip=times.get(name), here=here))
+            row = row._replace(cluster=at.get("cluster") or row.cluster, domain=at.get("domain") or row.domain)
+        found.append(row._replace(round_trip=times.get(name), here=here))
     return Reads(tuple(found), bool(reported), answers)
 
 
@@ -155,8 +153,7 @@ def _name(stream: str) -> str:
     return stream.removeprefix(STREAM_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class BucketDescription:
+class BucketDescription(NamedTuple):
     """A bucket with its origins and dependents."""
 
     status: BucketStatus

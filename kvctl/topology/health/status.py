@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.api import Api
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import missing
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.health.health import SECOND_LOOK, Health, ReplicaHealth, check_health
-from kvctl.topology.model.file import Topology
+from kvctl.topology.model import file as model_file
 from kvctl.topology.model.notation import rules_json
 from kvctl.topology.survey.graph import Inventory, Node, Place
 from kvctl.topology.survey.inventory import silence, survey
@@ -33,13 +33,12 @@ ABSENT = "absent"
 """Health of a replica that is in the file but does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSelection:
+class ReplicaSelection(NamedTuple):
     """Selection of replicas; with neither names nor topology all."""
 
     names: Collection[str] = ()
     """Names of replicas; origins stand for all their replicas."""
-    topology: Topology | None = None
+    topology: model_file.Topology | None = None
     """A file whose replicas are selected, in its contexts."""
     must_exist: bool = True
     """True if an unknown name is an error."""
@@ -132,7 +131,7 @@ def _silent(place: Place, stream: str) -> Row:
     }
 
 
-def _of_file(found: Iterable[Row], topology: Topology) -> list[Row]:
+def _of_file(found: Iterable[Row], topology: model_file.Topology) -> list[Row]:
     """Return the rows of a file's replicas, and of those that do not exist."""
     kinds = dict.fromkeys(topology.mirrors, Kind.MIRROR) | dict.fromkeys(topology.aggregates, Kind.AGGREGATE)
     places = {name: topology.place_of(name) or None for name in kinds}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.documents.parser import Document, Path
 from kvctl.documents.reader import Reader, read
@@ -229,8 +229,7 @@ class Topology:
         return self.places.get(name, "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Resource:
+class _Resource(NamedTuple):
     """One resource as read."""
 
     model: Any

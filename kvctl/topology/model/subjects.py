@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import SUBJECT_PREFIX, check_filter, is_wild
@@ -25,8 +24,7 @@ class UnknownTransform(UsageError):
     """A destination with functions other than wildcard(): its results cannot be predicted here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
+class Transform(NamedTuple):
     """One rule of a source or mirror, on complete subjects as streams hold them."""
 
     src: str

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -175,7 +175,7 @@ class TopologyPlan:
 
 def _of(change: ResourceChange, hazard: Hazard) -> Hazard:
     named = f"`{change.name}`" in hazard.evidence
-    return hazard if named else replace(hazard, evidence=f"`{change.name}`: {hazard.evidence}")
+    return hazard if named else hazard._replace(evidence=f"`{change.name}`: {hazard.evidence}")
 
 
 ABSENT = "absent"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.config import edited
@@ -219,8 +219,7 @@ class DesiredState:
 # -- without servers -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedStreams:
+class RenderedStreams(NamedTuple):
     """Configurations, each origin before its readers."""
 
     streams: list[StreamConfig]

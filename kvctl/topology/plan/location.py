@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import stream_kind
@@ -17,18 +18,16 @@ Looked = Mapping[tuple[str, Origin], OriginView]
 """Origins in other domains and accounts, as found from a place."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(NamedTuple):
     """A place that is known only from the file."""
 
     name: str
     domain: str | None = None
-    infos: Mapping[str, StreamInfo] = field(default_factory=dict)
+    infos: Mapping[str, StreamInfo] = {}
     seen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OriginLocation:
+class OriginLocation(NamedTuple):
     """An origin and its location."""
 
     origin: Origin

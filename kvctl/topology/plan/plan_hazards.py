@@ -139,7 +139,7 @@ def _readers(
             if change.action is Action.CHANGE:
                 reads = f"`{name_of(reader)}` reads from `{change.name}`"
                 introduced = _introduced(link, desired, inventory)
-                result.add(change.name, [replace(item, evidence=f"{reads}: {item.evidence}") for item in introduced])
+                result.add(change.name, [item._replace(evidence=f"{reads}: {item.evidence}") for item in introduced])
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_stale(change, link.info)])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kvctl.errors import BucketExists, UnreachableError
 from kvctl.jetstream.api import Api
@@ -143,8 +144,7 @@ def _known_sources(change: ResourceChange) -> int:
 # -- comparison ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FileComparison:
+class FileComparison(NamedTuple):
     """A file compared with the found state."""
 
     resources: list[ResourceChange]

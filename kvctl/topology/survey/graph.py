@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, StreamInfo, source_states, sources_of
@@ -26,8 +25,7 @@ Where = tuple[str, str]
 """A place's name and a stream's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A bucket, mirror, aggregate or other stream."""
 
     id: str
@@ -82,8 +80,7 @@ def outside(external: External, stream: str, name: str, kind: str = OUTSIDE, clu
     return Node(node_id(where, stream), name, stream, kind, domain=domain, api=api, cluster=cluster)
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
+class Upstream(NamedTuple):
     """One source of a stream, as the server reports it."""
 
     source: Source
@@ -107,8 +104,7 @@ def live_part(source: dict[str, Any], live: Sequence[SourceState]) -> SourceStat
     return next((item for item in same if _filters(item) == _filters(source)), unfiltered)
 
 
-@dataclass(frozen=True, slots=True)
-class Dependent:
+class Dependent(NamedTuple):
     """A stream in view that reads, directly or through others, from the stream in question."""
 
     node: Node
@@ -129,8 +125,7 @@ def unknown(dependents: Iterable[Dependent]) -> list[Hazard]:
     return of_silent(item.node.stream for item in dependents if item.node.kind == Kind.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Clue:
+class Clue(NamedTuple):
     """Facts about a stream that does not answer, from the streams that it mirrors."""
 
     origin: str
@@ -143,8 +138,7 @@ class Clue:
         return {"name": self.origin}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One account in one domain, with all its streams."""
 
     name: str
@@ -155,9 +149,9 @@ class Place:
     """Infos of the streams that answer, by name."""
     unreachable: tuple[str, ...] = ()
     """Names of the streams whose servers do not answer."""
-    offline: Mapping[str, StreamInfo] = field(default_factory=dict)
+    offline: Mapping[str, StreamInfo] = {}
     """Infos of unreachable streams whose configuration the cluster still knows; their state is meaningless."""
-    clues: Mapping[str, Clue] = field(default_factory=dict)
+    clues: Mapping[str, Clue] = {}
     """What other streams report of unreachable ones, by name."""
 
     @property
@@ -228,8 +222,7 @@ class Place:
         return [*found.values(), *(Dependent(self.node(name)) for name in others)]
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """Replication from one stream into another."""
 
     place: Place
@@ -305,8 +298,7 @@ class Link:
         return OriginView(Origin(stream=self.source["name"]), self.api, self.origin, True)
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(NamedTuple):
     """A mirror or an aggregate, with its links to origins."""
 
     place: Place
@@ -327,8 +319,7 @@ class Replica:
         return any(link.silent for link in self.links)
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(NamedTuple):
     """Accounts by name, and the links within and between them."""
 
     places: Mapping[str, Place]

@@ -14,7 +14,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.phrases import quoted
-from kvctl.topology.model.file import Topology
+from kvctl.topology.model import file as model_file
 from kvctl.topology.model.origins import External
 from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Link, Place, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain
@@ -35,7 +35,7 @@ _FOR_ALL = ("read_only", "timeout", "inbox_prefix", "tls_ca")
 
 
 async def opened(
-    topology: Topology,
+    topology: model_file.Topology,
     here: Callable[[], Awaitable[Client]],
     connect: Callable[[Context], Awaitable[Client]],
     flags: Mapping[str, object] | None = None,
@@ -79,7 +79,7 @@ def _elsewhere(api: Api, settings: Mapping[str, str]) -> Api:
     )
 
 
-def _somewhere_else(topology: Topology) -> bool:
+def _somewhere_else(topology: model_file.Topology) -> bool:
     """Return whether anything belongs to no context of the file."""
     everything = (*topology.buckets, *topology.mirrors, *topology.aggregates)
     return any(name not in topology.places for name in everything)
@@ -135,6 +135,7 @@ async def dependents(api: Api, stream: str) -> list[Dependent]:
 
 async def view(name: str, api: Api) -> Place:
     """Read all streams of one account. Raises as `survey`."""
+    found: streams.StreamListing
     try:
         found, domain = await asyncio.gather(streams.listing(api), own_domain(api))
     except KvctlError as error:

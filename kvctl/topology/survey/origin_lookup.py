@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kvctl.errors import (
     BucketNotFound,
@@ -37,8 +38,7 @@ SILENT = (JetStreamDisabled, NoResponders, RequestTimeout, PermissionDenied)
 """Errors of requests to another domain or account if nothing, or too little, is imported from there."""
 
 
-@dataclass(frozen=True, slots=True)
-class OriginView:
+class OriginView(NamedTuple):
     """An origin as far as it can be read from here."""
 
     origin: Origin

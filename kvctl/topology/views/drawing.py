@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.jetstream.stream_info import sources_of
 from kvctl.kv.resolve import missing
@@ -66,13 +66,12 @@ class Edge:
         return str(self.standing.state) + (f", lag {lag}" if lag else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(NamedTuple):
     """Nodes and edges in a stable order, and the buckets without links."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
-    alone: tuple[str, ...] = field(default=())
+    alone: tuple[str, ...] = ()
     """Names of buckets without links, if they are not drawn."""
 
     @property
@@ -218,8 +217,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\
 _UNBROKEN: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A line, and the state after it, aligned with others."""
 
     spans: Line

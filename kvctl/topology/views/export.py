@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvctl.documents.parser import Document
 from kvctl.errors import RefusedError, UsageError
@@ -72,8 +72,7 @@ def export(inventory: Inventory, names: Collection[str] = ()) -> TopologyExport:
     return exported
 
 
-@dataclass(frozen=True, slots=True)
-class _Streams:
+class _Streams(NamedTuple):
     """Streams of one account, by name."""
 
     configs: Mapping[str, StreamConfig]
@@ -132,8 +131,7 @@ def _common_mark(configs: Iterable[StreamConfig]) -> str | None:
     return mark if mark and mark != DEFAULT_NAME and re.fullmatch(TITLE["pattern"], mark) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _ResourceWords:
+class _ResourceWords(NamedTuple):
     """One resource as in the file."""
 
     fields: dict[str, Any]

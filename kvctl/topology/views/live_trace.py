@@ -45,8 +45,8 @@ async def trace(apis: Mapping[str, Api], name: str, key: str) -> KeyTrace:
 
 def _without_contexts(graph: Drawing, domains: set[str]) -> Drawing:
     """Return the graph with the nodes of these domains, which are not contexts of the user."""
-    return replace(
-        graph, nodes=tuple(replace(node, context=None) if node.context in domains else node for node in graph.nodes)
+    return graph._replace(
+        nodes=tuple(node._replace(context=None) if node.context in domains else node for node in graph.nodes)
     )
 
 
@@ -142,7 +142,7 @@ class _LiveTrace:
             subject=there[1],
             there=origin,
             here=replica,
-            upstream=replace(link, info=info).upstream,
+            upstream=link._replace(info=info).upstream,
             mirror=bool(info["config"].get("mirror")),
             arrived=await self._arrived(link, info, there[1]),
             ages=Ages.of(info["config"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kvctl.errors import ConflictError
 from kvctl.versions.model import Branch, record_key
@@ -30,8 +30,7 @@ MAX_ATTEMPTS = 50
 """Number of times that an operation is tried, if others come first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
+class Collection(NamedTuple):
     """Garbage collections: how many began to look, and whether one deletes."""
 
     begun: int = 0
@@ -48,8 +47,7 @@ class Collection:
             return cls(**json.loads(data))
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionRecord:
+class CollectionRecord(NamedTuple):
     """Collection record as it was read."""
 
     collection: Collection
@@ -77,8 +75,7 @@ class CollectionRecord:
         return cls(Collection.decode(found.value), found.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class BranchState:
+class BranchState(NamedTuple):
     """Branch as it was read, and the collection record as it was before any object was looked at.
 
     Its records are read together but not consistently: a decision is conditional on all that it is based on.
@@ -124,7 +121,7 @@ async def is_unchanged(store: Store, record: BranchRecord) -> bool:
 async def read_for_linking(store: Store, name: str) -> BranchState:
     """Read the state before linking to commits outside the branch's history: ends a collection that deletes."""
     collections_held = await ready_to_link(store)
-    return replace(await read(store, name), collections=collections_held)
+    return (await read(store, name))._replace(collections=collections_held)
 
 
 async def collections(store: Store) -> CollectionRecord:

@@ -12,7 +12,6 @@ import secrets
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import replace
 from operator import itemgetter
 
 from kvctl.errors import ConflictError
@@ -104,7 +103,7 @@ async def sealed(store: Store, record: BranchRecord) -> BranchRecord | None:
     after = record.branch.sealing(new_epoch())
     with suppress(PredicateFailed):
         (revision,) = await store.write([record.unchanged], [record.replaced(after)])
-        return replace(record, branch=after, revision=revision)
+        return record._replace(branch=after, revision=revision)
     return None
 
 

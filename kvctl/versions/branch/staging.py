@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvctl.errors import ConflictError, UsageError
 from kvctl.versions import refs
@@ -58,8 +58,7 @@ class WrittenEpoch:
     """Keys that were staged last."""
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyState:
+class _KeyState(NamedTuple):
     """Key at a branch, with value None if absent; valid while the branch's record stays as read."""
 
     record: BranchRecord

@@ -11,8 +11,8 @@ import json
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, PermissionDenied, ServerError, Unanswered
 from kvctl.jetstream import direct_get, streams
@@ -232,8 +232,7 @@ HEADERS = 1024
 """Maximum bytes of a message's headers: conditions on the longest names, and its place in a batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FencedPartition:
+class _FencedPartition(NamedTuple):
     """What the fenced messages into one partition share."""
 
     condition: StoreCondition

@@ -16,7 +16,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
@@ -59,8 +58,7 @@ class StoreEntry(NamedTuple):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCondition:
+class StoreCondition(NamedTuple):
     """Revision that a key must have."""
 
     partition: bytes
@@ -68,8 +66,7 @@ class StoreCondition:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChange:
+class StoreChange(NamedTuple):
     """Value for a key; None deletes it."""
 
     partition: bytes

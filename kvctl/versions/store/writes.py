@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kvctl.errors import (
     Away,
@@ -82,8 +81,7 @@ class UnmetConditions(KvctlError):
         """Keys of the failing conditions; empty if not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(NamedTuple):
     """Place as it was read, and the header of a message conditional on it."""
 
     place: str

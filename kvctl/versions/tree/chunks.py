@@ -10,9 +10,9 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, islice, pairwise
+from typing import NamedTuple
 from zlib import crc32
 
 from kvctl.errors import KvctlError
@@ -56,8 +56,7 @@ def understood() -> Iterator[None]:
         raise BadRecord(f"{type(error).__name__}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChunk:
+class TreeChunk(NamedTuple):
     """Run of entries: a leaf (level 0), or an index of chunks one level below. Keys and values are parallel lists."""
 
     level: int

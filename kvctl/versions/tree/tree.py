@@ -10,10 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvctl.versions.tree.chunks import EMPTY, Chunker, Pair, TreeChunk, chunks_of, object_id
 
@@ -29,16 +28,14 @@ LEAVES = 512
 EMPTY_ROOT = object_id(EMPTY.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class NewTree:
+class NewTree(NamedTuple):
     """Root, and the chunks that were created for it."""
 
     root: bytes
     objects: ChunkBytes
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDifference:
+class TreeDifference(NamedTuple):
     """Key whose value differs between two sides; None: absent."""
 
     key: bytes
@@ -53,8 +50,7 @@ class Strategy(StrEnum):
     DEST_WINS = "dest-wins"
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(NamedTuple):
     """Key that both sides changed to different values; None: absent."""
 
     key: bytes
@@ -63,8 +59,7 @@ class Conflict:
     dest: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(NamedTuple):
     """Changes that the destination takes from the source."""
 
     edits: list[Edit]

@@ -1,6 +1,5 @@
 """Health of replicas on real servers: a lag of 0 proves nothing; lineage of a mirror, from two infos."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ async def test_replica_of_origin_out_of_view_is_unconfirmed(leaf, unique):
         await create_mirror(edge, Mirror(mirror, Origin(origin, external=External.of_domain("hub"))))
         inventory = await survey({"": edge.api})
         (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
-        seen, unseen = await health.check_health(Inventory(inventory.places, (link, replace(link, origin=None))))
+        seen, unseen = await health.check_health(Inventory(inventory.places, (link, link._replace(origin=None))))
         assert (seen.state, unseen.state) == (Health.OK, Health.UNCONFIRMED)
         await edge.delete_bucket(mirror)
 
@@ -112,8 +111,8 @@ async def test_origin_whose_servers_are_silent_is_offline(client, unique):
     await create_mirror(client, Mirror(mirror, Origin(origin)))
     inventory = await survey({"": client.api})
     (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
-    place = replace(link.place, unreachable=(f"KV_{origin}",))
-    (found,) = await health.check_health(Inventory({"": place}, (replace(link, place=place, origin=None),)))
+    place = link.place._replace(unreachable=(f"KV_{origin}",))
+    (found,) = await health.check_health(Inventory({"": place}, (link._replace(place=place, origin=None),)))
     assert (found.state, found.evidence) == (Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer")
 
 

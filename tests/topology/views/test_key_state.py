@@ -33,7 +33,7 @@ def passage(here: KeyReading, there: KeyReading = ORIGIN, **more: Any) -> Passag
 
 MIRROR = {"mirror": True}
 BEHIND = {"arrived": 4}
-ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (10059)")}
+ERROR = {"arrived": 4, "upstream": CONNECTED._replace(error="stream not found (10059)")}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ ERROR = {"arrived": 4, "upstream": replace(CONNECTED, error="stream not found (1
         (passage(held(9, source=HERE._replace(sequence=4)), **BEHIND), TraceState.ON_ITS_WAY, "at revision 4 of 5"),
         (passage(NOTHING, **ERROR), TraceState.LINK_DOWN, "stream not found (10059)"),
         (
-            passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=None)),
+            passage(NOTHING, arrived=0, upstream=CONNECTED._replace(last_seen=None)),
             TraceState.LINK_DOWN,
             "it was never connected",
         ),
         (
-            passage(NOTHING, arrived=0, upstream=replace(CONNECTED, last_seen=42.2)),
+            passage(NOTHING, arrived=0, upstream=CONNECTED._replace(last_seen=42.2)),
             TraceState.LINK_DOWN,
             "no message from the origin for 42 s",
         ),

@@ -1,7 +1,5 @@
 """Epochs: resets of all, one key, a prefix; folds, however often the branch was sealed."""
 
-from dataclasses import replace
-
 import pytest
 
 from kvctl.errors import UsageError
@@ -153,7 +151,7 @@ async def crowd(repo: Repository, count: int, *, branch: str = "main") -> None:
 
 async def add_sealed(repo: Repository, name: str, more: list[str]) -> None:
     record = await refs.branch(repo.store, name)
-    after = replace(record.branch, sealed=(*record.branch.sealed, *more))
+    after = record.branch._replace(sealed=(*record.branch.sealed, *more))
     await repo.store.write([record.unchanged], [record.replaced(after)])
 
 
