@@ -16,9 +16,10 @@ OURS = "kvctl."
 """Prefix of our own modules, which are all deferred: `from kvctl.kv import catalog` runs nothing of `catalog`."""
 OTHERS = frozenset(
     (
-        "aiohttp asyncio asyncio.sslproto asyncio.staggered bz2 calendar concurrent.futures csv email.base64mime "
-        "email.header email.quoprimime hashlib importlib.resources ipaddress linecache locale logging lzma multidict "
-        "nats.js shellingham ssl subprocess tempfile textwrap token tokenize typer.colors"
+        "aiohttp asyncio asyncio.sslproto asyncio.staggered base64 bz2 calendar concurrent.futures csv "
+        "email.base64mime email.header email.quoprimime getpass hashlib importlib.resources ipaddress linecache "
+        "locale logging lzma multidict nats.js shellingham ssl subprocess tempfile textwrap token tokenize "
+        "typer.colors"
     ).split()
 )
 """Modules that Python, Typer and the client library import and rarely use: a third of the time of `kvctl get`."""

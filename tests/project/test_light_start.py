@@ -17,29 +17,35 @@ defer_modules()
 from kvctl.cli.app.main import main
 code = main(sys.argv[1:])
 names = sorted(name for name, module in sys.modules.items() if not isinstance(module, DeferredModule))
+made = {value for name in names if name.startswith("kvctl") for value in vars(sys.modules[name]).values()
+    if isinstance(value, type) and value.__module__ == name and "__dataclass_fields__" in vars(value)}
 import json
-print(json.dumps([code, names]), file=sys.stderr)
+print(json.dumps([code, names, len(made)]), file=sys.stderr)
 """
 HEAVY = (
     *"""
-    nats yaml rich pydantic pyspark pyarrow pandas asyncio ssl socket typer.rich_utils kvctl.connection
+    nats yaml rich pydantic pyspark pyarrow pandas asyncio base64 ssl socket typer.rich_utils kvctl.connection
     kvctl.kv.bucket
 """.split(),
 )
 OTHERS = (*"yaml rich pydantic pyspark pyarrow typer.rich_utils kvctl.topology kvctl.server kvctl.labs".split(),)
 
-RARE = ("nats.js", "aiohttp", "asyncio.sslproto", "asyncio.staggered", "csv", "bz2", "lzma", "locale", "hashlib")
+RARE = tuple("nats.js aiohttp asyncio.sslproto asyncio.staggered csv bz2 lzma locale getpass hashlib".split())
 """Modules that Python, Typer and nats-py import, and that no command needs for a connection without TLS."""
 FILES = ("kvctl.atomic_file", "tempfile")
 
 
-def imported(*args: str) -> set[str]:
-    """The modules that a process holds after running a command line."""
+def loaded(*args: str) -> tuple[set[str], int]:
+    """The modules that a process holds after running a command line, and the number of our dataclasses in them."""
     line = [sys.executable, "-c", PROGRAM, *args]
     done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120)
-    code, modules = json.loads(done.stderr.splitlines()[-1])
+    code, modules, dataclasses = json.loads(done.stderr.splitlines()[-1])
     assert code == 0, done.stderr
-    return set(modules)
+    return set(modules), dataclasses
+
+
+def imported(*args: str) -> set[str]:
+    return loaded(*args)[0]
 
 
 def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
@@ -104,6 +110,17 @@ def test_command_loads_what_it_needs(server, bucket_name, line, unwanted, limit)
     assert "nats.aio.client" in modules
     assert offenders(modules, unwanted) == []
     assert len([name for name in modules if name.startswith("kvctl")]) <= limit
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [("get BUCKET key", 5), ("keys BUCKET", 8), ("bucket ls", 9), ("topology status", 16), ("repo ls", 11)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_command_makes_few_dataclasses(server, bucket_name, line, limit):
+    assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
+    assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
+    assert loaded(*line.replace("BUCKET", bucket_name).split(), "-s", server.url)[1] <= limit
 
 
 def test_topology_plan_loads_no_format_but_yaml(server, tmp_path):

@@ -93,7 +93,8 @@ class SharedOption:
             words = self._complete(ctx, incomplete) if self._complete else self._choices
             return [word for word in words if word.startswith(incomplete)]
 
-        option = typer.Option(*self._names, **self._settings, callback=store, autocompletion=complete)
+        completion = complete if self._complete or self._choices else None
+        option = typer.Option(*self._names, **self._settings, callback=store, autocompletion=completion)
         kind = bool if self._flag else str
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
