@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+import kvctl.labs.control as control  # a name of the package `labs` would run it
 from kvctl import contexts, labs
 from kvctl import server as kvctl_server
 from kvctl.cli.app.command import command
@@ -20,7 +21,6 @@ from kvctl.cli.process import programs
 from kvctl.cli.records import LAB, LAB_CONTEXT, LAB_SERVER, SERVER
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.kv import lease
-from kvctl.labs import control
 from kvctl.phrases import quoted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document

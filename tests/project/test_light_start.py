@@ -114,7 +114,7 @@ def test_command_loads_what_it_needs(server, bucket_name, line, unwanted, limit)
 
 @pytest.mark.parametrize(
     ("line", "limit"),
-    [("get BUCKET key", 5), ("keys BUCKET", 8), ("bucket ls", 9), ("topology status", 16), ("repo ls", 11)],
+    [("get BUCKET key", 5), ("keys BUCKET", 8), ("bucket ls", 9), ("topology status -o tsv", 16), ("repo ls", 11)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_command_makes_few_dataclasses(server, bucket_name, line, limit):
