@@ -422,7 +422,7 @@ async def test_two_restores_at_once_make_one_bucket(server, client, bucket_name,
 
 async def _half_restored(client: kvctl.Client, directory: Path) -> None:
     """Begin a restore and feed it the first half, as kill -9 would leave it."""
-    saved = bucket_backup.load(directory / CONFIG)
+    saved = json.loads((directory / CONFIG).read_bytes())
     held = bucket_backup.held(saved["config"], saved["state"], copy_bucket.new_token())
     restoring = RestoreSession(client.api, held, saved["state"])
     await restoring.begin()
