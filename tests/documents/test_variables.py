@@ -12,13 +12,8 @@ from kvctl.documents.variables import SubstitutedText, escaped, expanded, mark, 
 from kvctl.errors import UsageError
 
 ENVIRONMENT = {"REGION": "lon", "COUNT": "3", "ON": "true", "EMPTY": "", "SECRET": "hunter2", "CODE": "1e3"}
-RECORD = Record(
-    "a file",
-    {
-        "text": Field(TEXT, "x"), "count": Field(INTEGER, "x"), "on": Field(FLAG, "x"), "size": Field(SIZE, "x"),
-        "pairs": Field(PAIRS, "x"),
-    },
-)  # fmt: skip
+TYPES = {"text": TEXT, "count": INTEGER, "on": FLAG, "size": SIZE, "pairs": PAIRS}
+RECORD = Record("a file", {name: Field(kind, "x") for name, kind in TYPES.items()})
 
 
 def values(text: str, source: str = "t.yaml") -> Any:

@@ -28,10 +28,8 @@ class Figures:
 
     def row(self) -> str:
         work = self.work
-        cells = [
-            self.fault, self.times, work.operations, work.failed, work.unknown, len(work.violations),
-            f"{work.longest_gap:.1f} s", f"{work.longest_wait:.1f} s", f"{self.seconds:.0f}",
-        ]  # fmt: skip
+        cells = [self.fault, self.times, work.operations, work.failed, work.unknown, len(work.violations)]
+        cells += [f"{work.longest_gap:.1f} s", f"{work.longest_wait:.1f} s", f"{self.seconds:.0f}"]
         return "| " + " | ".join(map(str, cells)) + " |"
 
 

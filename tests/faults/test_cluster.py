@@ -122,10 +122,8 @@ async def rolling_restart(servers: Servers, _: HostServer) -> None:
         await asyncio.sleep(1)
 
 
-FAULTS: list[Fault] = [
-    partition, minority, mute, deaf, clients_away, answers_lost, flapping, killed, stopped, all_killed, lame_duck,
-    rolling_restart,
-]  # fmt: skip
+FAULTS: list[Fault] = [partition, minority, mute, deaf, clients_away, answers_lost, flapping, killed, stopped]
+FAULTS += [all_killed, lame_duck, rolling_restart]
 
 
 @pytest.mark.guarantee("writing-1", "transactions-2", "leases-1", "reading-6", "reading-9")

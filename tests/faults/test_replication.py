@@ -67,10 +67,7 @@ async def hub_killed(servers: Mapping[str, HostServer]) -> None:
 
 
 @pytest.mark.parametrize("fault", [cut, one_way, leaf_killed, hub_killed], ids=lambda fault: fault.__name__)
-async def test_replicas(
-    hub_and_leaf, fault, seed, steps,
-    report,
-):  # fmt: skip
+async def test_replicas(hub_and_leaf, fault, seed, steps, report):
     dice = random.Random(f"{seed} {fault.__name__}")
     hub, leaf = hub_and_leaf["hub"].url, hub_and_leaf["leaf"].url
     for words in (("bucket", "add", "A", "--history", "3", "--marker-ttl", "1h"), ("bucket", "add", "B")):

@@ -39,10 +39,9 @@ def run_plan(directory: Path, environment: dict[str, str], **inputs: str) -> Don
         file.unlink(missing_ok=True)
     runner = {"RUNNER_TEMP": str(directory), **{name: str(path) for name, path in files.items()}}
     path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", PLAN["run"]], cwd=directory, timeout=60,
-        env={**os.environ, **runner, **environment, **variables, "PATH": path}, capture_output=True, text=True,
-    )  # fmt: skip
+    env = {**os.environ, **runner, **environment, **variables, "PATH": path}
+    command = [*"bash --noprofile --norc -eo pipefail -c".split(), PLAN["run"]]
+    done = subprocess.run(command, cwd=directory, timeout=60, env=env, capture_output=True, text=True)
     outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
     return Done(done.returncode, done.stdout + done.stderr, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
 

@@ -58,14 +58,10 @@ DOORS = {
 }
 """The only places that may import a library."""
 
-PURE = {
-    "errors.py", "units.py", "kv/names.py", "kv/config.py", "kv/stream_kind.py", "render/view.py",
-}  # fmt: skip
+PURE = set("errors.py units.py kv/names.py kv/config.py kv/stream_kind.py render/view.py".split())
 """Plain values in, plain values out; modules that say `[pure]` in their docstring join them."""
-INPUT_OUTPUT = {
-    "asyncio", "concurrent", "fcntl", "http", "io", "os", "pathlib", "select", "shutil", "signal", "socket", "ssl",
-    "subprocess", "sys", "tempfile", "threading", "urllib", *DOORS,
-}  # fmt: skip
+INPUT_OUTPUT = {*DOORS, *"asyncio concurrent fcntl http io os pathlib select shutil signal socket ssl".split()}
+INPUT_OUTPUT |= {*"subprocess sys tempfile threading urllib".split()}
 
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
 BANNED = re.compile(

@@ -21,23 +21,15 @@ from kvctl.wire import decode_headers, encode_headers
 from tests.support.wiretap import SUBJECT, Wiretap, published
 
 ATTACK = "x r 0\r\n\r\nPUB evil.{} 4\r\nevil\r\nPUB y"
-NASTY = [
-    ATTACK, "a b", "a\tb", "a\nb", "a\rb", "a\0b", "a..b", ".a", "a.", "", "a.b", "*", ">", "a.>.b", "\udcff", "é\x85",
-    "x" * 5000,
-]  # fmt: skip
-FILLERS: dict[str, Any] = {
-    "key": "k", "value": b"v", "name": "nowhere", "revision": 1, "stream": "S", "subject": "s.x", "branch": "main",
-    "ref": "main", "message": "m", "source": "main", "dest": "main", "before": "main", "one": "main", "other": "main",
-    "owner": "me", "identity": None, "ttl": timedelta(seconds=30), "bucket": "B", "api": "$JS.hub.API", "origin": None,
-    "destination": "t.>", "keys": ["k"], "changes": {"k": b"v"}, "prefix": "k", "moment": 1, "until_ns": 1,
-    "version": Version(0, 0, 1), "config": "nowhere",
-}  # fmt: skip
+NASTY = [ATTACK, "x" * 5000, *"a b|a\tb|a\nb|a\rb|a\0b|a..b|.a|a.||a.b|*|>|a.>.b|\udcff|é\x85".split("|")]
+FILLERS: dict[str, Any] = dict.fromkeys("branch ref source dest before one other".split(), "main")
+FILLERS |= {"key": "k", "prefix": "k", "value": b"v", "keys": ["k"], "changes": {"k": b"v"}, "identity": None}
+FILLERS |= {"name": "nowhere", "config": "nowhere", "revision": 1, "moment": 1, "until_ns": 1, "origin": None}
+FILLERS |= {"stream": "S", "bucket": "B", "subject": "s.x", "destination": "t.>", "message": "m", "owner": "me"}
+FILLERS |= {"api": "$JS.hub.API", "ttl": timedelta(seconds=30), "version": Version(0, 0, 1)}
 """Arguments for required parameters, by name."""
 _FILLER_OF_KIND = {"bytes": b"k", "Sequence[bytes]": [b"k"], "K": b"k", "Sequence[K]": [b"k"], "V": b"v"}
-TOLD = {
-    "behind", "entry", "same_as", "source_as_own", "record", "commit", "check", "update_bucket", "open_typed", "counts",
-    "entries_at",
-}  # fmt: skip
+TOLD = set("behind entry same_as source_as_own record commit check update_bucket open_typed counts entries_at".split())
 """Methods that take what other entries made, or no text."""
 
 

@@ -60,8 +60,8 @@ class Machine:
         if block.language == "console":
             return "".join(f"$ {command}\n{self._typed(command)}" for command in commands_of(block))
         program = ["/bin/sh", "-eu"] if block.language == "sh" else [sys.executable, "-"]
-        done = subprocess.run(program, input=block.text, env=self.environment, cwd=self.directory, text=True,
-                              capture_output=True, timeout=900)  # fmt: skip
+        at = {"env": self.environment, "cwd": self.directory}
+        done = subprocess.run(program, input=block.text, **at, text=True, capture_output=True, timeout=900)
         assert done.returncode == 0, f"README.md:{block.line}: {done.stderr}"
         return done.stdout
 

@@ -88,7 +88,6 @@ def test_bars(part, bar):
 def test_texts_of_values():
     assert spark_text([0, 7, 14]) == "▁▅█"
     assert spark_text([]) == ""
-    assert [health_text(state) for state in ("ok", "behind", "unconfirmed", "stalled")] == [
-        "✓ ok", "▲ behind", "? unconfirmed", "✗ stalled",
-    ]  # fmt: skip
+    shown = {state: health_text(state) for state in ("ok", "behind", "unconfirmed", "stalled")}
+    assert shown == {"ok": "✓ ok", "behind": "▲ behind", "unconfirmed": "? unconfirmed", "stalled": "✗ stalled"}
     assert number_text(10006) == "10,006"

@@ -146,9 +146,8 @@ class TestCompleteTables:
             {"name": "b", "remark": None},
         ]
         writer = TableWriter(View(columns=[Column("name")], below="remark"), width=24, color=False, complete=complete)
-        assert writer.rows(rows).decode().splitlines() == [
-            "name", "────", "a", "  it has no entries, but", "  `orders` has\\x1b[31m", "  five", "b",
-        ]  # fmt: skip
+        written = ["name", "────", "a", "  it has no entries, but", "  `orders` has\\x1b[31m", "  five", "b"]
+        assert writer.rows(rows).decode().splitlines() == written
         assert TableWriter(View(columns=[Column("name")], below="remark"), width=None, color=False).rows(rows[1:]) == (
             "name\n────\nb\n".encode()
         )

@@ -21,6 +21,10 @@ class Reply:
         return json.loads(self.data)
 
 
+_TRUE = dict.fromkeys("deny_delete allow_rollup_hdrs allow_direct".split(), True)
+_UNLIMITED = dict.fromkeys("max_msgs max_bytes max_msg_size max_consumers".split(), -1)
+
+
 class RawClient:
     """Publishes, requests, JetStream API calls; TimeoutError when nothing comes, ConnectionError on -ERR."""
 
@@ -72,12 +76,9 @@ class RawClient:
         self, bucket: str, entries: Mapping[str, bytes] | None = None, **config: object
     ) -> dict[str, Any]:
         """A bucket with ADR-8's stream configuration, and what else is asked for; with these entries."""
-        stream = {
-            "name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 1,
-            "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True,
-            "storage": "file", "duplicate_window": 120_000_000_000, "max_msgs": -1, "max_bytes": -1,
-            "max_msg_size": -1, "max_consumers": -1, "num_replicas": 1, "retention": "limits",
-        } | config  # fmt: skip
+        stream: dict[str, Any] = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "discard": "new"}
+        stream |= {"max_msgs_per_subject": 1, "num_replicas": 1, "duplicate_window": 120_000_000_000}
+        stream |= {"storage": "file", "retention": "limits", **_TRUE, **_UNLIMITED, **config}
         answer = self.create_stream(**stream)
         for key, value in (entries or {}).items():
             self.put(bucket, key, value)

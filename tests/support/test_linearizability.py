@@ -23,21 +23,26 @@ ACCEPTED = {
         read(4, 5, 2, "b"),
     ],
     "a read beside a write sees either": [
-        operation(0, 9, "ok", Change(0, "a", 1)), read(1, 2, 0, None), read(3, 4, 1, "a"),
+        operation(0, 9, "ok", Change(0, "a", 1)),
+        read(1, 2, 0, None),
+        read(3, 4, 1, "a"),
     ],
     "an unknown write that was seen": [operation(0, 0, "unknown", CREATE, Change(0, "a")), read(5, 6, 7, "a")],
     "an unknown write that never came": [operation(0, 0, "unknown", CREATE, Change(0, "a")), read(5, 6, 0, None)],
     "a conflict with an unknown write": [
-        operation(0, 0, "unknown", CREATE, Change(0, "a")), operation(1, 2, "conflict", CREATE),
+        operation(0, 0, "unknown", CREATE, Change(0, "a")),
+        operation(1, 2, "conflict", CREATE),
     ],
     "a transaction and a read beside it": [
-        operation(0, 5, "ok", Change(0, "a", 1), Change(1, "a", 2)), read(1, 2, 1, "a"),
+        operation(0, 5, "ok", Change(0, "a", 1), Change(1, "a", 2)),
+        read(1, 2, 1, "a"),
         operation(3, 4, "ok", Condition(1, live=True, revision=2, value="a")),
     ],
-}  # fmt: skip
+}
 REFUSED = {
     "two creations": [
-        operation(0, 2, "ok", CREATE, Change(0, "a", 1)), operation(1, 3, "ok", CREATE, Change(0, "a", 1)),
+        operation(0, 2, "ok", CREATE, Change(0, "a", 1)),
+        operation(1, 3, "ok", CREATE, Change(0, "a", 1)),
     ],
     "two updates of one revision": [
         operation(0, 1, "ok", CREATE, Change(0, "a", 1)),
@@ -45,7 +50,9 @@ REFUSED = {
         operation(2, 5, "ok", Condition(0, revision=1), Change(0, "b", 3)),
     ],
     "a stale read": [
-        operation(0, 1, "ok", Change(0, "a", 1)), operation(2, 3, "ok", Change(0, "b", 2)), read(4, 5, 1, "a"),
+        operation(0, 1, "ok", Change(0, "a", 1)),
+        operation(2, 3, "ok", Change(0, "b", 2)),
+        read(4, 5, 1, "a"),
     ],
     "a conflict that was stored": [
         operation(0, 1, "ok", CREATE, Change(0, "a", 1)),
@@ -53,13 +60,14 @@ REFUSED = {
     ],
     "an unknown write that comes back": [
         operation(0, 0, "unknown", CREATE, Change(0, "a")),
-        operation(1, 2, "ok", CREATE, Change(0, "b", 3)), read(3, 4, 1, "a"),
+        operation(1, 2, "ok", CREATE, Change(0, "b", 3)),
+        read(3, 4, 1, "a"),
     ],
     "half a transaction": [
         operation(0, 1, "ok", Change(0, "a", 1), Change(1, "a", 2)),
         operation(2, 3, "ok", Condition(1, live=False)),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -16,11 +16,13 @@ from kvctl.pipeline.files.export_writer import ExportForm
 from kvctl.pipeline.spark.tasks import over_rows
 
 ODD = [
-    b"", b" ", b"  lead", b"trail \t", b"\0", b"#c", b"\\", b'"', b'""', b'\\"', b'a"b', b'a\\"b,c', b",", b"x\\",
-    b"\r", b"\n", b"\r\n", b"a\nb", b"null", b"NaN", b"1.0", b"true", b"\x7f", b"\xff\xfe", b"\xed\xa0\x80",
-    b"\xc0\x80", "é\u2028\u0085".encode(), "\ufeffx".encode(), "\U0001f600".encode(), bytes(range(256)),
-    bytes(range(256)) * 4096, b"x" * 1_048_576,
-]  # fmt: skip
+    *b'| |  lead|trail \t|\0|#c|\\|"|""|\\"|a"b|a\\"b,c|,|x\\|\r|\n|\r\n|a\nb|null|NaN|1.0|true|\x7f'.split(b"|"),
+    *b"\xff\xfe|\xed\xa0\x80|\xc0\x80".split(b"|"),
+    *(text.encode() for text in "é\u2028\u0085|\ufeffx|\U0001f600".split("|")),
+    bytes(range(256)),
+    bytes(range(256)) * 4096,
+    b"x" * 1_048_576,
+]
 """Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
 
 

@@ -1,5 +1,6 @@
 """Audits on Spark have the same result as audits without it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -23,7 +24,6 @@ SHORTLY = timedelta(seconds=2)
 @pytest.fixture
 def on_spark(engine, server):
     """Audit an origin and its replicas; in a thread, as commands do."""
-    import asyncio
 
     async def run(
         origin: str, *names: str, report: Callable[[AuditDifference], None] = lambda _: None
@@ -137,8 +137,6 @@ async def test_audit_reports_missing_buckets(unique, raw, on_spark):
 
 
 async def test_audit_of_an_origin_in_another_domain(engine, leaf, unique):
-    import asyncio
-
     bucket, mirror = unique("ORIGIN"), unique("M")
     async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
         origin = await hub.create_bucket(bucket)

@@ -197,11 +197,10 @@ async def test_cycle_across_accounts(joined):
             doubts = [item for item in await examination.examine(ours.api) if item.check == "cycle"]
         one.api("STREAM.DELETE.KV_X")
         two.api("STREAM.DELETE.KV_Y")
-        readings = [
-            Replication((link.place.name, link.info["config"]["name"]),
-                    (link.origin_place.name, link.source["name"]), link.source)
-            for link in seen.links if link.origin_place
-        ]  # fmt: skip
+        readings = []
+        for link in filter(lambda link: link.origin_place, seen.links):
+            ends = (link.place.name, link.info["config"]["name"]), (link.origin_place.name, link.source["name"])
+            readings.append(Replication(*ends, link.source))
         (circle,) = cycles(readings)
         assert set(circle) == {("one", "KV_X"), ("two", "KV_Y")}
         assert [(str(item.severity), item.subject) for item in doubts] == [("warning", "X")]
