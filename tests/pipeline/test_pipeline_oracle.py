@@ -53,7 +53,7 @@ def test_query_that_is_replayed_at_random_leaves_what_others_wrote(seed, steps, 
     revisions = Revisions(raw, unique("QUERY"), max_msgs_per_subject=history)
     query = Query(spark, tmp_path, url=server.url, bucket=revisions.bucket)
     written: dict[str, bytes] = {}
-    for batch in range(steps(2)):
+    for batch in range(steps(1)):
         rows = [{"key": f"k.{key}", "value": f"{batch}.{key}"} for key in dice.sample(range(60), k=40)]
         query.add(f"{batch}.json", rows)
         for replay in range(2):

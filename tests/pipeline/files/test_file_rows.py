@@ -104,9 +104,9 @@ TABLES = {
 @pytest.mark.parametrize(
     ("format", "column", "expected"),
     [
-        ("json", "v", [b"x", b"1.10"]),
+        pytest.param("json", "v", [b"x", b"1.10"], marks=pytest.mark.slow),
         ("json", "o", [b'{"a":["true"],"b":"1"}', None]),
-        ("csv", "v", [b"x", b""]),
+        pytest.param("csv", "v", [b"x", b""], marks=pytest.mark.slow),
         ("csv", "o", [b'a "quoted", b', b"two\nlines"]),
         ("tsv", "o", [b"a,b", b""]),
     ],

@@ -111,7 +111,7 @@ async def test_commit_refuses_staged_changes(repository, go):
     assert (await repository.status("main")).changes
 
 
-@pytest.mark.parametrize("rows", [{"no key": b""}, {"_kv.a": b""}])
+@pytest.mark.parametrize("rows", [{"no key": b""}, pytest.param({"_kv.a": b""}, marks=pytest.mark.slow)])
 async def test_commit_with_invalid_rows_is_refused_completely(repository, go, rows):
     with pytest.raises(UsageError):
         await go({"fine": b"1", **rows})

@@ -98,7 +98,7 @@ def test_missing_bucket_ends_the_script(run, fill):
         run(f"{views} insert into sink select key, value from source")
 
 
-@pytest.mark.parametrize("plan", [False, True])
+@pytest.mark.parametrize("plan", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "text",
     [

@@ -55,6 +55,7 @@ def test_what_is_there_and_then_what_is_new_is_read_once(fill, raw, read):
     assert read(bucket) == [("a", b"3"), ("b", None)]
 
 
+@pytest.mark.slow  # by default in test_stream_offsets and test_capture
 def test_batches_hold_at_most_what_was_asked_for(fill, stream, tmp_path):
     bucket = fill({f"k{number}": b"x" for number in range(10)})
     sizes = []

@@ -66,7 +66,7 @@ def rows(count: int, value: str = "v") -> list[dict[str, Any]]:
 
 
 @pytest.mark.guarantee("pipeline-18", by="fault")
-@pytest.mark.parametrize("history", [1, 5])
+@pytest.mark.parametrize("history", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_replayed_batch_adds_nothing(query, fill, raw, history):
     """Neither in the duplicate window nor, as here, outside it."""
     bucket = fill({"k.3": b"before"}, max_msgs_per_subject=history, duplicate_window=100_000_000)
@@ -110,7 +110,10 @@ def test_later_writes_of_others_stay(query, fill, raw):
 
 
 @pytest.mark.guarantee("pipeline-18")
-@pytest.mark.parametrize(("history", "others"), [(1, 4), (5, 3), (1, 9)])
+@pytest.mark.parametrize(
+    ("history", "others"),
+    [(1, 4), pytest.param(5, 3, marks=pytest.mark.slow), pytest.param(1, 9, marks=pytest.mark.slow)],
+)
 def test_replay_in_any_partitions_leaves_newer_values_of_others(query, fill, raw, history, others):
     """Whichever worker takes which partition, and in however many partitions the rows come again."""
     bucket = fill(max_msgs_per_subject=history)

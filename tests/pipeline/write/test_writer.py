@@ -130,6 +130,7 @@ def test_rejected_rows_are_stored_for_another_try(spark, fill, write, raw, tmp_p
     assert value(raw, bucket, "k.7") == b"v7"
 
 
+@pytest.mark.slow
 def test_stored_rejected_rows_are_readable_for_any_job_name(spark, fill, write, tmp_path):
     hidden = next(text for text in map(str, count()) if job_of(text).startswith("_"))
     rows = spark.sql("select 'no key' as key, cast('v' as binary) as value")
@@ -158,6 +159,7 @@ def test_buckets_that_take_no_writes_are_refused(spark, fill, write, raw, unique
     assert state(raw, origin)["last_seq"] == 0
 
 
+@pytest.mark.slow
 def test_an_empty_frame_writes_nothing(spark, fill, write, raw):
     bucket = fill()
     write(puts(spark, 0), bucket)
@@ -224,7 +226,9 @@ def test_failed_overwrite_deletes_nothing(spark, fill, write, raw):
 
 
 @pytest.mark.guarantee("pipeline-16")
-@pytest.mark.parametrize("options", [{"ifDifferent": "true"}, {"writeMode": "create"}])
+@pytest.mark.parametrize(
+    "options", [{"ifDifferent": "true"}, pytest.param({"writeMode": "create"}, marks=pytest.mark.slow)]
+)
 def test_overwrite_that_might_leave_rows_unwritten_is_refused(spark, fill, write, raw, options):
     bucket = fill({"old": b"1"})
     with pytest.raises(UsageError, match="Mode overwrite"):
