@@ -2,13 +2,13 @@
 
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import MarkdownFormat, check_markdown
+from kvctl.cli.app.options import MarkdownFormat, check_markdown, flag
 from kvctl.cli.app.session import Session
+from kvctl.cli.facts import row_of
 from kvctl.cli.records import FINDING
 from kvctl.doctor import content, examination
 from kvctl.phrases import counted
@@ -35,7 +35,7 @@ _COLUMNS = columns(
 )
 async def doctor(
     session: Session,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings as well")] = False,
+    strict: Annotated[bool, flag("--strict", "Exit with 1 on warnings as well")] = False,
     format: MarkdownFormat = None,
 ) -> int:
     """Check for problems and suggest fixes.
@@ -58,21 +58,12 @@ async def doctor(
     elif session.output == "table":
         session.write(_text(session, found).encode())
     else:
-        session.show(View(columns=_COLUMNS, rows=[_row(finding) for finding in found], name="check"))
+        rows = [row_of(FINDING, item, severity=str(item.severity), remedy=item.remedy or None) for item in found]
+        session.show(View(columns=_COLUMNS, rows=rows, name="check"))
     counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
     errors, warnings, notes = counts
     session.note(_summary(errors, warnings, notes), always=session.output == "table")
     return 1 if errors or (strict and warnings) else 0
-
-
-def _row(finding: "content.Finding") -> dict[str, str | None]:
-    return {
-        "severity": str(finding.severity),
-        "check": finding.check,
-        "subject": finding.subject,
-        "evidence": finding.evidence,
-        "remedy": finding.remedy or None,
-    }
 
 
 def _markdown(found: "Sequence[content.Finding]") -> str:
@@ -97,26 +88,16 @@ def _markdown(found: "Sequence[content.Finding]") -> str:
 def _text(session: Session, found: "Sequence[content.Finding]") -> str:
     """Format findings for a terminal: a heading each, then evidence and remedy wrapped to the terminal's width."""
     colored, width = session.terminal.colored, min(session.terminal.width or 100, 120)
+    wrap = partial(textwrap.wrap, width=width - 2, break_on_hyphens=False, break_long_words=False)
     blocks = []
     for finding in found:
         head, name = str(finding.severity), f"{escapes.escape(finding.subject)}  {finding.check}"
-        lines = textwrap.wrap(
-            escapes.escape(finding.evidence), width - 2, break_on_hyphens=False, break_long_words=False
-        )
+        lines = wrap(escapes.escape(finding.evidence))
         if finding.remedy:
-            lines += textwrap.wrap(
-                f"-> {escapes.escape(finding.remedy)}",
-                width - 2,
-                subsequent_indent="   ",
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
-        shown = terminal.paint(head, _STYLES[head]) if colored else head
-        blocks.append(
-            "\n".join(
-                [f"{shown}  {terminal.paint(name, 'bold') if colored else name}", *(f"  {line}" for line in lines)]
-            )
-        )
+            lines += wrap(f"-> {escapes.escape(finding.remedy)}", subsequent_indent="   ")
+        if colored:
+            head, name = terminal.paint(head, _STYLES[head]), terminal.paint(name, "bold")
+        blocks.append("\n".join([f"{head}  {name}", *(f"  {line}" for line in lines)]))
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 

@@ -33,10 +33,12 @@ def of_stream(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     }
 
 
-def row_of(record: PrintedRecord, facts: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the row of a record: its fields from `more` or else from the facts; what neither has is null."""
-    known = {**facts, **more}
-    return {name: known.get(name) for name in record.fields}
+def row_of(record: PrintedRecord, facts: Any, **more: Any) -> dict[str, Any]:
+    """Return the row of a record: its fields from `more`, or else from the facts, a mapping or the attributes of an
+    object; what neither has is null.
+    """
+    known = facts if isinstance(facts, Mapping) else {name: getattr(facts, name, None) for name in record.fields}
+    return {name: more[name] if name in more else known.get(name) for name in record.fields}
 
 
 def origin_rows(config: Mapping[str, Any]) -> list[dict[str, Any]]:

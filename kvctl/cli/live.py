@@ -5,9 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli.app.options import duration
+from kvctl.cli.app.options import duration, flag
 from kvctl.cli.app.session import Session
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
 from kvctl.render import cards, live_screen
@@ -16,8 +14,8 @@ from kvctl.render.view import View, duration_text
 INTERVAL = timedelta(seconds=2)
 _SHORTEST_INTERVAL = timedelta(milliseconds=100)
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Keep running until `q` or Ctrl-C")]
-Interval = Annotated[timedelta | None, duration("--interval", help="Time between updates [default: 2s]")]
+Watch = Annotated[bool, flag("--watch -w", "Keep running until `q` or Ctrl-C")]
+Interval = Annotated[timedelta | None, duration("--interval", "Time between updates [default: 2s]")]
 
 
 def check_interval(watch: bool, interval: timedelta | None) -> timedelta:

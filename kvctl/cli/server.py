@@ -15,7 +15,7 @@ import kvctl.labs.control as control  # a name of the package `labs` would run i
 from kvctl import contexts, labs
 from kvctl import server as kvctl_server
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import TAIL, number, one_of
+from kvctl.cli.app.options import TAIL, argument, number, one_of, option
 from kvctl.cli.app.session import Interruption, Session
 from kvctl.cli.process import programs
 from kvctl.cli.records import LAB, LAB_CONTEXT, LAB_SERVER, SERVER
@@ -59,30 +59,17 @@ def run(
     session: Session,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port",
-            "-p",
-            metavar="N",
-            min=0,
-            max=65535,
-            help="Port, 0 for a free one [default: 4222, with COMMAND a free one]",
-        ),
+        option("--port -p", "N", "Port, 0 for a free one [default: 4222, with COMMAND a free one]", min=0, max=65535),
     ] = None,
     store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="DIR", help="Directory of the data [default: temporary, deleted on exit]"),
+        str | None, option("--store", "DIR", "Directory of the data [default: temporary, deleted on exit]")
     ] = None,
-    lab: Annotated[
-        str | None,
-        typer.Option(
-            "--lab", metavar="KIND", help=f"Sample topology: {', '.join(_LABS)}", autocompletion=one_of(*_LABS)
-        ),
-    ] = None,
+    lab: Annotated[str | None, option("--lab", "KIND", f"Sample topology: {', '.join(_LABS)}", one_of(*_LABS))] = None,
     servers: Annotated[
-        int | None, number("--servers", help="Servers in each cluster of the lab, up to 5 [default: 1, in `cluster` 3]")
+        int | None, number("--servers", "Servers in each cluster of the lab, up to 5 [default: 1, in `cluster` 3]")
     ] = None,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar=TAIL, help="Program to run while the server runs, and its arguments")
+        list[str] | None, argument(TAIL, "Program to run while the server runs, and its arguments")
     ] = None,
 ) -> int:
     """Run a NATS server with JetStream on this machine.
@@ -309,12 +296,10 @@ def _lab_names(incomplete: str) -> list[str]:
 
 def _server_names(running: bool) -> Any:
     help = "Servers, or clusters of them"
-    return typer.Argument(metavar="NAME...", help=help, autocompletion=_offered(running))
+    return argument("NAME...", help, _offered(running))
 
 
-LabName = Annotated[
-    str | None, typer.Option("--lab", metavar="LAB", help="Lab, if several run", autocompletion=_lab_names)
-]
+LabName = Annotated[str | None, option("--lab", "LAB", "Lab, if several run", _lab_names)]
 
 
 @command(

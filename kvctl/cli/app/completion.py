@@ -8,14 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer.core import TyperArgument, TyperOption
 
 from kvctl import atomic_file
 from kvctl.cli.app import main
 from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import spellings, tail_of
-from kvctl.cli.app.options import SharedValues, one_of, shared_options
+from kvctl.cli.app.options import SharedValues, argument, one_of, shared_options
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import COMPLETION
 from kvctl.errors import ConflictError, KvctlError, UsageError
@@ -113,19 +112,10 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 )
 def completion(
     session: Session,
-    shell: Annotated[
-        str,
-        typer.Argument(
-            metavar="SHELL|install", help="Shell: bash, zsh or fish", autocompletion=one_of(*SHELLS, "install")
-        ),
-    ],
+    shell: Annotated[str, argument("SHELL|install", "Shell: bash, zsh or fish", one_of(*SHELLS, "install"))],
     user_shell: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SHELL]",
-            help="With install, the shell [default: that of SHELL in the environment]",
-            autocompletion=one_of(*SHELLS),
-        ),
+        argument("[SHELL]", "With install, the shell [default: that of SHELL in the environment]", one_of(*SHELLS)),
     ] = None,
 ) -> None:
     """Print the completion script of a shell, or install it.
@@ -247,7 +237,8 @@ def complete(tree: Group, words: Sequence[str], incomplete: str) -> list[Candida
     if incomplete.startswith("-") and "--" not in words:
         return _option_names(ctx, incomplete)
     if isinstance(ctx.command, Group):
-        return _commands(ctx.command, incomplete)
+        names = ctx.command.list_commands(None)
+        return [(name, ctx.command.entries[name].summary) for name in names if name.startswith(incomplete)]
     tail = tail_of(ctx.command.params)
     if tail is not None and "--" in words:
         return [(FILES, "")]
@@ -292,11 +283,6 @@ def _option_names(ctx: Any, incomplete: str) -> list[Candidate]:
     ]
 
 
-def _commands(group: Group, incomplete: str) -> list[Candidate]:
-    names = group.list_commands(None)
-    return [(name, group.entries[name].summary) for name in names if name.startswith(incomplete)]
-
-
 def _takes_more(ctx: Any, param: Any) -> bool:
     if not isinstance(param, TyperArgument):
         return False
@@ -308,8 +294,4 @@ def _values(ctx: Any, param: TyperArgument | TyperOption, incomplete: str) -> li
     words = (param.metavar or "").strip("[].").split("|")
     if not found and any(word in _PATHS for word in words):
         return [(FILES, "")]
-    return list(_safe(found))
-
-
-def _safe(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
-    return (candidate for candidate in candidates if _SAFE.match(candidate[0]))
+    return [candidate for candidate in found if _SAFE.match(candidate[0])]

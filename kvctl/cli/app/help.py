@@ -9,6 +9,7 @@ from kvctl import __version__, topics
 from kvctl.cli.app import completion, main
 from kvctl.cli.app.command import Group, command
 from kvctl.cli.app.help_page import built_page, shared_list
+from kvctl.cli.app.options import argument
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import VERSION
 from kvctl.errors import UsageError
@@ -26,10 +27,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
 @command("help", examples=["kvctl help", "kvctl help exit-codes", "kvctl help bucket add"])
 def help_on(
     session: Session,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TOPIC|COMMAND", help="Topic or command to explain", autocompletion=_names),
-    ] = None,
+    names: Annotated[list[str] | None, argument("TOPIC|COMMAND", "Topic or command to explain", _names)] = None,
 ) -> None:
     """Show help on a command or topic.
 
@@ -38,7 +36,7 @@ def help_on(
     """
     if names and len(names) == 1 and names[0] in topics.titles():
         text = topics.page(names[0])
-        session.page(_for_people(text, session))
+        session.page(render_markdown.styled(text) if session.terminal.colored else text)
     else:
         session.page(f"{_command_help(session, names or [])}\n")
 
@@ -48,10 +46,6 @@ def version(session: Session) -> None:
     """Show the version."""
     python = ".".join(map(str, sys.version_info[:3]))
     session.show(document({"version": __version__, "python": python}, name="version"))
-
-
-def _for_people(markdown: str, session: Session) -> str:
-    return render_markdown.styled(markdown) if session.terminal.colored else markdown
 
 
 def _command_help(session: Session, names: list[str]) -> str:

@@ -35,8 +35,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "create": ("keys.write", "Write a key if it does not exist"),
         "update": ("keys.write", "Write a key if it has not changed"),
         "edit": ("keys.edit", "Edit a value in an editor"),
-        "delete": ("keys.delete", "Delete keys"),
-        "purge": ("keys.delete", "Delete keys with their history"),
+        "delete": ("keys.removal", "Delete keys"),
+        "purge": ("keys.removal", "Delete keys with their history"),
         "copy": ("keys.write", "Copy a key"),
         "rename": ("keys.write", "Rename a key"),
         "revert": ("keys.write", "Restore an earlier value"),
@@ -64,14 +64,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "tag": ("repo.refs", "Tags of versioned buckets"),
     },
     "Pipeline": {
-        "pipeline": (
-            "pipeline: export load capture audit commit run",
-            "Export, load, capture and compare buckets with Spark",
-        )
+        "pipeline": ("pipeline: export load capture run", "Export, load, capture and compare buckets with Spark")
     },
     "Setup": {
         "quickstart": ("quickstart", "Run a short tour on a temporary server"),
-        "context": ("context.manage", "Named connections"),
+        "context": ("context", "Named connections"),
         "server": ("server", "Run NATS servers"),
         "completion": ("app.completion", "Print the completion script of a shell, or install it"),
         "help": ("app.help", "Show help on a command or topic"),

@@ -221,19 +221,39 @@ class OptionGroup(NamedTuple):
         return self.collect({name: arguments.pop(name) for name in self.options})
 
 
-def duration(*spellings: str, help: str, **settings: Any) -> Any:
-    """Create an option whose value is a `timedelta`: `Annotated[timedelta | None, duration("--ttl", help=...)]`."""
-    return typer.Option(*spellings, parser=parse_duration, metavar="DURATION", help=help, **settings)
+def option(spellings: str, metavar: str | None, help: str, complete: Any = None, **settings: Any) -> Any:
+    """Create an option with a value: `Annotated[str, option("--file -f", "FILE", "Read the value from a file")]`."""
+    return typer.Option(*spellings.split(), metavar=metavar, help=help, autocompletion=complete, **settings)
 
 
-def size(*spellings: str, help: str, **settings: Any) -> Any:
+def flag(spellings: str, help: str, **settings: Any) -> Any:
+    """Create an option without a value: `Annotated[bool, flag("--yes -y", "Skip the confirmation prompt")]`."""
+    return typer.Option(*spellings.split(), help=help, **settings)
+
+
+def argument(metavar: str, help: str, complete: Any = None, **settings: Any) -> Any:
+    """Create an argument: `Annotated[str, argument("BUCKET", "Name of the bucket")]`."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete, **settings)
+
+
+def duration(spellings: str, help: str, **settings: Any) -> Any:
+    """Create an option whose value is a `timedelta`."""
+    return option(spellings, "DURATION", help, parser=parse_duration, **settings)
+
+
+def size(spellings: str, help: str, **settings: Any) -> Any:
     """Create an option whose value is a size in bytes, as `int`."""
-    return typer.Option(*spellings, parser=parse_size, metavar="SIZE", help=help, **settings)
+    return option(spellings, "SIZE", help, parser=parse_size, **settings)
 
 
-def moment(*spellings: str, help: str, **settings: Any) -> Any:
+def moment(spellings: str, help: str, **settings: Any) -> Any:
     """Create an option for a time: `int` nanoseconds since the epoch for RFC 3339, or an `Ago` for `-15m`."""
-    return typer.Option(*spellings, parser=parse_instant, metavar="TIME", help=help, **settings)
+    return option(spellings, "TIME", help, parser=parse_instant, **settings)
+
+
+def number(spellings: str, help: str) -> Any:
+    """Create an option whose value is a count of at least 1."""
+    return option(spellings, "N", help, parser=parse_count)
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
@@ -243,12 +263,7 @@ def one_of(*words: str) -> Callable[[str], list[str]]:
 
 MarkdownFormat = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="`markdown`: a report for a pull request or a job summary",
-        autocompletion=one_of("markdown"),
-    ),
+    option("--format", "FORMAT", "`markdown`: a report for a pull request or a job summary", one_of("markdown")),
 ]
 
 
@@ -282,38 +297,27 @@ def safety_checks(ctx: typer.Context, incomplete: str) -> list[str]:
 
 bucket_names, key_names = live("buckets"), live("keys")
 
-BucketName = Annotated[str, typer.Argument(metavar="BUCKET", help="Name of the bucket", autocompletion=bucket_names)]
-KeyedName = Annotated[
-    str,
-    typer.Argument(
-        metavar="BUCKET", help="Name of the bucket, or NAME@REF for a repository", autocompletion=live("keyed")
-    ),
-]
-KeyName = Annotated[str, typer.Argument(metavar="KEY", help="Key", autocompletion=key_names)]
-KeyNames = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys", autocompletion=key_names)]
+NewName = Annotated[str, argument("NAME", "Name: letters, digits, `_` and `-`")]
+BucketName = Annotated[str, argument("BUCKET", "Name of the bucket", bucket_names)]
+KeyedName = Annotated[str, argument("BUCKET", "Name of the bucket, or NAME@REF for a repository", live("keyed"))]
+KeyName = Annotated[str, argument("KEY", "Key", key_names)]
+KeyNames = Annotated[list[str], argument("KEY...", "Keys", key_names)]
 Filters = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="FILTER",
-        help="Filter on keys: `*` matches one token, a final `>` all that follow [default: all keys]",
-        autocompletion=key_names,
+    argument(
+        "FILTER", "Filter on keys: `*` matches one token, a final `>` all that follow [default: all keys]", key_names
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Print the changes without making them")]
+Yes = Annotated[bool, flag("--yes -y", "Skip the confirmation prompt")]
+DryRun = Annotated[bool, flag("--dry-run -n", "Print the changes without making them")]
 Force = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--force", metavar="NAME", help="Override the named safety check; repeatable", autocompletion=safety_checks
-    ),
+    list[str] | None, option("--force", "NAME", "Override the named safety check; repeatable", safety_checks)
 ]
-Confirm = Annotated[
-    str | None, typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of replicated data by its name")
-]
+Confirm = Annotated[str | None, option("--confirm", "NAME", "Confirm the deletion of replicated data by its name")]
 Unasked = Annotated[bool, typer.Option("--yes", "-y", hidden=True)]
 """`--yes` of a command that never asks, so that scripts can give it to every deletion."""
-IgnoreMissing = Annotated[bool, typer.Option("--ignore-missing", help="Succeed if it does not exist")]
-Program = Annotated[list[str], typer.Argument(metavar=TAIL, help="Program to run, and its arguments")]
+IgnoreMissing = Annotated[bool, flag("--ignore-missing", "Succeed if it does not exist")]
+Program = Annotated[list[str], argument(TAIL, "Program to run, and its arguments")]
 
 
 def deletes(named: str, missing: type[NotFoundError] = NotFoundError) -> Callable[[Any], Any]:
@@ -350,8 +354,3 @@ def parse_count(text: str) -> int:
     if not text.isdecimal() or int(text[:19]) < 1:
         raise UsageError(f"`{text}` is not a number greater than 0")
     return int(text)
-
-
-def number(*spellings: str, help: str) -> Any:
-    """Create an option whose value is a count of at least 1."""
-    return typer.Option(*spellings, parser=parse_count, metavar="N", help=help)

@@ -5,14 +5,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, Force, context_names, duration, one_of
+from kvctl.cli.app.options import BucketName, DryRun, Force, argument, context_names, duration, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement, setting_options
+from kvctl.cli.facts import row_of
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
 from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIFFERENCE, MANIFEST, RESTORED
 from kvctl.errors import KvctlError, UsageError
@@ -35,18 +34,10 @@ _IN_OTHER = Column("other_revision", "In other", right=True)
 
 Data = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        metavar="WHAT",
-        help="Copy the data as well: `latest` values or all `history`",
-        autocompletion=one_of("latest", "history"),
-    ),
+    option("--data", "WHAT", "Copy the data as well: `latest` values or all `history`", one_of("latest", "history")),
 ]
-ToContext = Annotated[
-    str | None,
-    typer.Option("--to-context", metavar="NAME", help="Context of the second bucket", autocompletion=context_names),
-]
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the backup")]
+ToContext = Annotated[str | None, option("--to-context", "NAME", "Context of the second bucket", context_names)]
+Directory = Annotated[Path, argument("DIR", "Directory of the backup")]
 Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
 
 
@@ -63,7 +54,7 @@ Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
 async def copy(
     session: Session,
     bucket: BucketName,
-    target: Annotated[str, typer.Argument(metavar="NEWNAME", help="Name of the copy")],
+    target: Annotated[str, argument("NEWNAME", "Name of the copy")],
     data: Data = None,
     to_context: ToContext = None,
     *,
@@ -114,9 +105,9 @@ async def copy(
 async def diff(
     session: Session,
     bucket: BucketName,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="Bucket to compare with")],
+    other: Annotated[str, argument("OTHER", "Bucket to compare with")],
     to_context: ToContext = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if they differ")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 8 if they differ")] = False,
 ) -> int | None:
     """Compare the keys and values of two buckets.
 
@@ -127,15 +118,7 @@ async def diff(
     client = await session.client()
     there = await _client_of(session, to_context)
     found = await copy_bucket.compare(client.bucket(bucket), there.bucket(other))
-    rows = [
-        {
-            "key": item.key,
-            "difference": str(item.difference),
-            "revision": item.revision,
-            "other_revision": item.other_revision,
-        }
-        for item in found
-    ]
+    rows = [row_of(KEY_DIFFERENCE, item, difference=str(item.difference)) for item in found]
     colour = Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow"))
     shown = columns("key difference revision other_revision", difference=colour, other_revision=_IN_OTHER)
     session.show(View(columns=shown, rows=rows, name="key", empty="No differences"))
@@ -153,7 +136,7 @@ async def compact(
     session: Session,
     bucket: BucketName,
     older_than: Annotated[
-        timedelta | None, duration("--older-than", help="Only keys that were deleted at least this long ago")
+        timedelta | None, duration("--older-than", "Only keys that were deleted at least this long ago")
     ] = None,
     dry_run: DryRun = False,
     force: Force = None,
@@ -175,12 +158,7 @@ async def compact(
         session.warn(f"`{entry.key}` was kept: as a wildcard it would match other keys")
     if dry_run:
         rows = [
-            {
-                "key": entry.key,
-                "revision": entry.revision,
-                "created": format_time(entry.created_ns),
-                "operation": str(entry.operation),
-            }
+            row_of(DELETED_KEY, entry, created=format_time(entry.created_ns), operation=str(entry.operation))
             for entry in found.entries
         ]
         shown = columns("key revision created operation", operation=Column("operation"))

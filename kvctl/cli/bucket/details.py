@@ -99,17 +99,13 @@ def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
     ]
 
 
-def _round_trip_text(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"
-
-
 _AWAY = ("offline", "no leader")
 """States of streams that cannot answer."""
 ALTERNATES = columns(
     "order served_by role cluster domain leader state entries_behind last_seen round_trip here",
     order="#",
     entries_behind=Column("entries_behind", "Behind", text=number_text, right=True, keep=True),
-    round_trip=Column("round_trip", text=_round_trip_text, right=True),
+    round_trip=Column("round_trip", text=lambda seconds: f"{seconds * 1000:.1f} ms", right=True),
     here=Column("here", text=lambda here: "here" if here else "", keep=True, style="green"),
 )
 _RANKED = (

@@ -3,27 +3,26 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl import suggest
-from kvctl.cli import flows
+from kvctl.cli import flows, records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import BucketName, Confirm, DryRun, Force, Yes, deletes, one_of
+from kvctl.cli.app.options import (
+    BucketName,
+    Confirm,
+    DryRun,
+    Force,
+    NewName,
+    Yes,
+    argument,
+    deletes,
+    flag,
+    one_of,
+    option,
+)
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data, details, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
-from kvctl.cli.records import (
-    ANY,
-    BUCKET,
-    BUCKET_CHANGE,
-    BUCKET_DELETION,
-    BUCKET_EDIT,
-    BUCKET_ROW,
-    CHANGE,
-    DIFFERENCE,
-    SEAL,
-)
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import stream_info, streams
@@ -47,8 +46,6 @@ group(
 KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "incomplete", "unknown")
 """Values of `--kind`, which are those of `kvctl.kv.stream_kind.Kind`."""
 
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-
 
 def edit_hazards() -> tuple[str, ...]:
     """Return the safety checks of an edit of a bucket or a replica."""
@@ -63,7 +60,7 @@ def edit_hazards() -> tuple[str, ...]:
         "kvctl bucket add locks --marker-ttl 1h --storage memory",
     ],
     see=["bucket edit", "bucket show"],
-    prints=(BUCKET_CHANGE, ANY),
+    prints=(records.BUCKET_CHANGE, records.ANY),
 )
 async def add(
     session: Session, name: NewName, settings: Annotated[Given, setting_options("bucket")], dry_run: DryRun = False
@@ -104,24 +101,20 @@ async def add(
         "for b in $(kvctl bucket ls -o name); do kvctl dump $b > $b.ndjson; done",
     ],
     see=["bucket show", "mirror ls", "aggregate ls"],
-    prints=(BUCKET_ROW,),
+    prints=(records.BUCKET_ROW,),
 )
 async def ls(
     session: Session,
     patterns: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Names to list: `*` matches any characters [default: all names]"),
+        list[str] | None, argument("PATTERN", "Names to list: `*` matches any characters [default: all names]")
     ] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help=f"Kinds to list, separated by commas, or repeated: {', '.join(KINDS)}",
-            autocompletion=one_of(*KINDS),
+        option(
+            "--kind", "KIND", f"Kinds to list, separated by commas, or repeated: {', '.join(KINDS)}", one_of(*KINDS)
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="List all kinds, tables and repositories included")] = False,
+    everything: Annotated[bool, flag("--all", "List all kinds, tables and repositories included")] = False,
 ) -> None:
     """List buckets, mirrors and aggregates.
 
@@ -166,7 +159,7 @@ def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
     "bucket show",
     examples=["kvctl bucket show orders", "kvctl bucket show orders -o json | jq .config"],
     see=["bucket ls", "doctor"],
-    prints=(BUCKET,),
+    prints=(records.BUCKET,),
     in_pipe="fields",
 )
 async def show(session: Session, bucket: BucketName) -> None:
@@ -192,7 +185,7 @@ async def show(session: Session, bucket: BucketName) -> None:
         "kvctl bucket edit orders --clear ttl --clear metadata.owner",
     ],
     see=["bucket add", "bucket show"],
-    prints=(BUCKET_EDIT, DIFFERENCE),
+    prints=(records.BUCKET_EDIT, records.DIFFERENCE),
     forces=edit_hazards,
 )
 async def edit(
@@ -234,7 +227,7 @@ async def edit(
     "bucket seal",
     examples=["kvctl bucket seal orders-2025", "kvctl bucket seal orders-2025 --yes"],
     see=["bucket edit", "bucket delete", "table seal"],
-    prints=(SEAL,),
+    prints=(records.SEAL,),
 )
 async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a bucket permanently read-only.
@@ -259,7 +252,7 @@ async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: 
     "bucket delete",
     examples=["kvctl bucket delete orders", "kvctl bucket delete orders --yes"],
     see=["delete", "bucket ls"],
-    prints=(BUCKET_DELETION, CHANGE),
+    prints=(records.BUCKET_DELETION, records.CHANGE),
     forces=lambda: (hazards.UNREACHABLE_STREAM,),
 )
 @deletes("bucket")
@@ -324,16 +317,9 @@ async def _confirm_deletion(
     details.remark(session, described)
     if described.dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
-    holds = counted(count, "entry")
-    await flows.confirm_named(
-        session,
-        name,
-        described.dependents or (),
-        yes=yes,
-        confirm=confirm,
-        simple=f"Delete {what} with {holds}?",
-        typed=f"Deleting {what} removes {holds}",
-    )
+    holds, readers = counted(count, "entry"), described.dependents or ()
+    simple, typed = f"Delete {what} with {holds}?", f"Deleting {what} removes {holds}"
+    await flows.confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
 def _named(described: "overview.BucketDescription", name: str) -> str:

@@ -4,9 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli.app.options import OptionGroup, duration, live, one_of, size
+from kvctl.cli.app.options import OptionGroup, duration, flag, live, one_of, option, size
 from kvctl.errors import UsageError
 from kvctl.kv import config
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
@@ -28,11 +26,11 @@ def setting_options(resource: Resource, *, edit: bool = False, only: Collection[
 def clear_option(resource: Resource) -> Any:
     """Create the option for settings that an edit resets: `clear: Annotated[list[str] | None, clear_option(...)]`."""
     names = [row.name.replace("_", "-") for row in SETTINGS.values() if resource in row.of and row.clearable]
-    return typer.Option(
+    return option(
         "--clear",
-        metavar="FIELD",
-        help="Reset a field to its default: an option's name, or `metadata.KEY`; repeatable",
-        autocompletion=one_of(*names, "metadata.KEY", "placement"),
+        "FIELD",
+        "Reset a field to its default: an option's name, or `metadata.KEY`; repeatable",
+        one_of(*names, "metadata.KEY", "placement"),
     )
 
 
@@ -53,16 +51,14 @@ def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
     help = f"{row.help}; repeatable" if row.form in _REPEATABLE else row.help
     if row.form is Form.FLAG:
         spelling += f"/--no-{row.option_name}" if edit and not row.part_of else ""
-        return Annotated[bool | None, typer.Option(spelling, help=help, show_default=False)], None
+        return Annotated[bool | None, flag(spelling, help, show_default=False)], None
     if row.form in (Form.DURATION, Form.SIZE):
         quantity = duration if row.form is Form.DURATION else size
-        return Annotated[Any, quantity(spelling, help=help)], None
+        return Annotated[Any, quantity(spelling, help)], None
     words = row.limits.get("enum")
     kind: Any = int if row.form is Form.INTEGER else list[str] if row.form in _REPEATABLE else str
     completion = one_of(*words) if words else _COMPLETIONS.get(row.name)
-    return Annotated[
-        kind | None, typer.Option(spelling, metavar=row.metavar, help=help, autocompletion=completion)
-    ], None
+    return Annotated[kind | None, option(spelling, row.metavar, help, completion)], None
 
 
 def _given(rows: Iterable[Setting], edit: bool, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName
+from kvctl.cli.app.options import BucketName, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, origin_rows, row_of
-from kvctl.cli.records import BUCKET_ROW, BUCKET_STATISTICS
+from kvctl.cli.records import BUCKET_ROW, BUCKET_STATISTICS, PARTS
 from kvctl.kv import catalog
 from kvctl.kv import config as kv_config
 from kvctl.kv.maintenance import statistics
@@ -39,7 +37,10 @@ def listed_rows(
     `unreachable` streams of the listing are those of which only the name is known. Without kinds, the usual ones are
     listed, each name once: a bucket hides a mirror of its name, as it does for reads.
     """
-    rows = [_listed(status) for status in listing.statuses]
+    rows = [
+        row_of(BUCKET_ROW, of_stream(status.info), name=status.bucket, kind=str(status.kind))
+        for status in listing.statuses
+    ]
     rows += [_offline(status, clues.get(status.stream)) for status in listing.offline]
     rows += [_unknown(stream, clues.get(stream)) for stream in listing.unreachable]
     rows = [row for row in rows if not patterns or any(fnmatchcase(row["name"], pattern) for pattern in patterns)]
@@ -73,10 +74,6 @@ def listing_view(rows: Iterable[dict[str, Any]]) -> View:
     return View(columns=shown, tsv=BUCKET_ROW.columns, rows=order, empty=empty)
 
 
-def _listed(status: "kv_config.BucketStatus") -> dict[str, Any]:
-    return row_of(BUCKET_ROW, of_stream(status.info), name=status.bucket, kind=str(status.kind))
-
-
 def _offline(status: "kv_config.BucketStatus", clue: "graph.Clue | None") -> dict[str, Any]:
     """Return the row of a stream whose configuration the cluster knows, and whose servers do not answer."""
     cluster = graph.placed_in(status.info) or (clue.cluster if clue else None)
@@ -104,15 +101,9 @@ def _unknown(stream: str, clue: "graph.Clue | None") -> dict[str, Any]:
 async def stats(
     session: Session,
     bucket: BucketName,
-    by_prefix: Annotated[
-        int | None, typer.Option("--by-prefix", metavar="N", min=1, help="Group keys by their first N tokens")
-    ] = None,
-    largest: Annotated[
-        int | None, typer.Option("--largest", metavar="N", min=1, max=1000, help="List the N largest values")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of prefixes to list", show_default=True)
-    ] = 20,
+    by_prefix: Annotated[int | None, option("--by-prefix", "N", "Group keys by their first N tokens", min=1)] = None,
+    largest: Annotated[int | None, option("--largest", "N", "List the N largest values", min=1, max=1000)] = None,
+    limit: Annotated[int, option("--limit", "N", "Maximum number of prefixes to list", min=1, show_default=True)] = 20,
 ) -> None:
     """Count keys, deletions, entries and bytes of a bucket.
 
@@ -127,46 +118,31 @@ async def stats(
     with session.progress(f"Reading {bucket}") as bar:
         found = await statistics.statistics(opened, tokens=by_prefix, largest=largest or 0, advance=bar.advance)
     groups = sorted(found.prefixes.values(), key=lambda item: (-item.bytes, item.prefix))
-    prefixes = [{"prefix": item.prefix, **_row(item)} for item in groups[:limit]]
+    prefixes = [row_of(PARTS["prefixes"][0], item, **_facts(item)) for item in groups[:limit]]
     more = len(groups) - len(prefixes)
-    row = {
-        "name": bucket,
-        "last_revision": found.last_revision,
-        "history": found.history,
-        **_row(found.total),
-        "prefixes": prefixes,
-        "more_prefixes": more,
-        "largest": [{"key": key, "bytes": size} for size, key in found.largest],
-    }
+    biggest = [{"key": key, "bytes": size} for size, key in found.largest]
+    known = {"name": bucket, "last_revision": found.last_revision, "history": found.history, **_facts(found.total)}
+    known |= {"prefixes": prefixes, "more_prefixes": more, "largest": biggest}
+    row = row_of(BUCKET_STATISTICS, found.total, **known)
     sections = [
         ("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix")),
-        ("Largest values", View(columns=columns("key bytes"), rows=row["largest"], name="key")),
+        ("Largest values", View(columns=columns("key bytes"), rows=biggest, name="key")),
     ]
     session.show(document(row, *_SUMMARY, tsv=BUCKET_STATISTICS.columns, sections=sections))
     if more:
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
 
 
-def _row(group: "statistics.KeyGroup") -> dict[str, Any]:
+def _facts(group: "statistics.KeyGroup") -> dict[str, Any]:
     rate = group.writes_a_day
     return {
-        "keys": group.keys,
-        "deleted": group.deleted,
-        "entries": group.entries,
-        "bytes": group.bytes,
-        "held": group.held,
-        "changed_today": group.changed_today,
         "oldest": None if group.oldest is None else format_time(group.oldest),
         "newest": None if group.newest is None else format_time(group.newest),
         "writes_a_day": None if rate is None else round(rate, 3),
     }
 
 
-def _rate_text(rate: float | None) -> str:
-    return "" if rate is None else f"{rate:,.1f}"
-
-
-_RATE = Column("writes_a_day", text=_rate_text, right=True)
+_RATE = Column("writes_a_day", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True)
 _SUMMARY = columns(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day",
     last_revision="Revision",

@@ -1,45 +1,47 @@
 """`kvctl consumer`: create, inspect, edit, pause and delete consumers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli import flows
+from kvctl.cli import flows, records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import DryRun, Unasked, deletes, duration, moment, number, one_of
-from kvctl.cli.app.session import Session
-from kvctl.cli.consumer import views
-from kvctl.cli.flows import show_config, show_creation, show_result
-from kvctl.cli.records import (
-    ANY,
-    CHANGE,
-    CONSUMER,
-    CONSUMER_CHANGE,
-    CONSUMER_DELETION_PLAN,
-    CONSUMER_EDIT,
-    CONSUMER_PAUSE,
-    CONSUMER_ROW,
-    DIFFERENCE,
+from kvctl.cli.app.options import (
+    DryRun,
+    OptionGroup,
+    Unasked,
+    argument,
+    deletes,
+    duration,
+    flag,
+    moment,
+    number,
+    one_of,
+    option,
 )
+from kvctl.cli.app.session import Session
+from kvctl.cli.flows import show_config, show_creation, show_result
+from kvctl.cli.records import CONSUMER, CONSUMER_ROW
 from kvctl.cli.stream.options import (
     ConfigFile,
     ConsumerName,
-    Description,
     Settings,
     StreamName,
     apply_settings,
+    by_server,
     check_consumer,
     check_stream,
     dated_by_server,
+    settings_columns,
 )
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import config_diff, config_text, direct_get, edits, multi_get, streams
 from kvctl.jetstream.consumers import admin
 from kvctl.phrases import quoted
-from kvctl.render.view import document
-from kvctl.units import Ago, duration_ns, format_time, parse_time
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, View, age_text, document, duration_text
+from kvctl.units import duration_from_ns, duration_ns, duration_seconds, format_time, parse_time, parse_utc
 
 group(
     "consumer",
@@ -54,54 +56,66 @@ _DELIVER = ("all", "last", "new", "last_per_subject", "by_start_sequence", "by_s
 _ACKS = ("explicit", "none", "all")
 
 NewConsumer = Annotated[
-    str | None, typer.Argument(metavar="CONSUMER", help="Name; an ephemeral consumer without one gets a generated name")
+    str | None, argument("CONSUMER", "Name; an ephemeral consumer without one gets a generated name")
 ]
-Filters = Annotated[
-    list[str] | None,
-    typer.Option("--filter", metavar="SUBJECT", help="Deliver only messages on this subject; repeatable"),
-]
-Deliver = Annotated[
-    str | None,
-    typer.Option(
-        "--deliver-policy",
-        "--deliver",
-        metavar="POLICY",
-        help=f"Start position: {', '.join(_DELIVER[:4])}",
-        autocompletion=one_of(*_DELIVER),
+
+
+def _collect(given: Mapping[str, Any]) -> "config_text.Config":
+    """Convert options to fields of the configuration. Raises UsageError."""
+    found: config_text.Config = {name: value for name, value in given.items() if value is not None and value != []}
+    if "backoff" in found and "ack_wait" in found:
+        raise UsageError("`--backoff` and `--ack-wait` cannot be combined")
+    for name, words in (("deliver_policy", _DELIVER), ("ack_policy", _ACKS)):
+        if name in found:
+            found[name] = found[name].replace("-", "_")
+            if found[name] not in words:
+                raise UsageError(f"`{given[name]}` is not a policy", hint=f"Use one of {', '.join(words)}")
+    for name in ("ack_wait", "inactive_threshold"):
+        if name in found:
+            found[name] = duration_ns(found[name])
+    if "backoff" in found:
+        found["backoff"] = [duration_ns(wait) for wait in found["backoff"]]
+    return found
+
+
+_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "filters": (list[str], option("--filter", "SUBJECT", "Deliver only messages on this subject; repeatable")),
+    "deliver_policy": (
+        str,
+        option("--deliver-policy --deliver", "POLICY", f"Start position: {', '.join(_DELIVER[:4])}", one_of(*_DELIVER)),
     ),
-]
-StartSequence = Annotated[int | None, number("--start-seq", help="Start at this sequence")]
-StartTime = Annotated[int | None, moment("--start-time", help="Start at the first message at or after this time")]
-AckPolicy = Annotated[
-    str | None,
-    typer.Option(
-        "--ack-policy",
-        "--ack",
-        metavar="POLICY",
-        help=f"Acknowledgement policy: {', '.join(_ACKS)}",
-        autocompletion=one_of(*_ACKS),
+    "opt_start_seq": (int, number("--start-seq", "Start at this sequence")),
+    "opt_start_time": (int, moment("--start-time", "Start at the first message at or after this time")),
+    "ack_policy": (
+        str,
+        option("--ack-policy --ack", "POLICY", f"Acknowledgement policy: {', '.join(_ACKS)}", one_of(*_ACKS)),
     ),
-]
-AckWait = Annotated[timedelta | None, duration("--ack-wait", "--wait", help="Time to wait for an acknowledgement")]
-MaxDeliver = Annotated[int | None, number("--max-deliver", help="Maximum deliveries per message")]
-Backoff = Annotated[
-    list[timedelta] | None, duration("--backoff", help="Redelivery delays, one per attempt; repeatable")
-]
-MaxAckPending = Annotated[int | None, number("--max-ack-pending", help="Maximum number of unacknowledged messages")]
-Inactive = Annotated[
-    timedelta | None, duration("--inactive-threshold", help="Delete the consumer after this time without pulls")
-]
-Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
-Durable = Annotated[
-    bool | None, typer.Option("--durable/--ephemeral", help="Keep until deleted, or only while it is used")
-]
+    "ack_wait": (timedelta, duration("--ack-wait --wait", "Time to wait for an acknowledgement")),
+    "max_deliver": (int, number("--max-deliver", "Maximum deliveries per message")),
+    "backoff": (list[timedelta], duration("--backoff", "Redelivery delays, one per attempt; repeatable")),
+    "max_ack_pending": (int, number("--max-ack-pending", "Maximum number of unacknowledged messages")),
+    "durable": (bool, flag("--durable/--ephemeral", "Keep until deleted, or only while it is used")),
+    "inactive_threshold": (
+        timedelta,
+        duration("--inactive-threshold", "Delete the consumer after this time without pulls"),
+    ),
+    "num_replicas": (int, number("--replicas", "Number of stream replicas, 1 to 5")),
+    "description": (str, option("--description", "TEXT", "Description")),
+}
+"""Type and option of each field of the configuration; `filters` and `durable` stand for several fields."""
+
+
+def _options(*left_out: str) -> OptionGroup:
+    """Return the options of all these fields but some."""
+    options = {name: (Annotated[kind | None, option], None) for name, (kind, option) in _SETTINGS.items()}
+    return OptionGroup({name: options[name] for name in options if name not in left_out}, _collect)
 
 
 @command(
     "consumer ls",
     examples=["kvctl consumer ls ORDERS", "kvctl consumer ls ORDERS -o json | jq '.[] | {name, pending}'"],
     see=["consumer show", "stream ls"],
-    prints=(CONSUMER_ROW,),
+    prints=(records.CONSUMER_ROW,),
 )
 async def ls(session: Session, stream: StreamName) -> None:
     """List the consumers of a stream.
@@ -109,7 +123,7 @@ async def ls(session: Session, stream: StreamName) -> None:
     PENDING counts messages to deliver, ACK PENDING delivered messages that are not acknowledged.
     """
     infos, silent = await admin.listing((await session.client()).api, check_stream(stream))
-    session.show(views.listing_view(infos, stream))
+    session.show(listing_view(infos, stream))
     if silent:
         session.warn(f"Consumers that do not answer: {quoted(silent)}")
 
@@ -118,13 +132,13 @@ async def ls(session: Session, stream: StreamName) -> None:
     "consumer show",
     examples=["kvctl consumer show ORDERS worker", "kvctl consumer show ORDERS worker -o json | jq .ack_floor"],
     see=["consumer ls"],
-    prints=(CONSUMER,),
+    prints=(records.CONSUMER,),
     in_pipe="fields",
 )
 async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> None:
     """Show a consumer's state and settings."""
     check_stream(stream), check_consumer(consumer)
-    session.show(views.consumer_view(await admin.info((await session.client()).api, stream, consumer)))
+    session.show(consumer_view(await admin.info((await session.client()).api, stream, consumer)))
 
 
 @command(
@@ -135,25 +149,14 @@ async def show(session: Session, stream: StreamName, consumer: ConsumerName) -> 
         "kvctl consumer add ORDERS --config worker.yaml --set max_waiting=64",
     ],
     see=["consumer consume", "consumer edit"],
-    prints=(CONSUMER_CHANGE, ANY),
+    prints=(records.CONSUMER_CHANGE, records.ANY),
 )
 async def add(
     session: Session,
     stream: StreamName,
     consumer: NewConsumer = None,
-    filters: Filters = None,
-    deliver: Deliver = None,
-    start_sequence: StartSequence = None,
-    start_time: StartTime = None,
-    ack_policy: AckPolicy = None,
-    ack_wait: AckWait = None,
-    max_deliver: MaxDeliver = None,
-    backoff: Backoff = None,
-    max_ack_pending: MaxAckPending = None,
-    durable: Durable = None,
-    inactive: Inactive = None,
-    replicas: Replicas = None,
-    description: Description = None,
+    *,
+    given: Annotated["config_text.Config", _options()],
     config: ConfigFile = None,
     settings: Settings = None,
     dry_run: DryRun = False,
@@ -166,21 +169,8 @@ async def add(
     If the consumer already exists with this configuration, nothing changes. With another configuration the command
     fails and shows the differences. A generated name is printed.
     """
-    given = _options(
-        filters=filters,
-        deliver_policy=deliver,
-        opt_start_seq=start_sequence,
-        opt_start_time=start_time,
-        ack_policy=ack_policy,
-        ack_wait=ack_wait,
-        max_deliver=max_deliver,
-        backoff=backoff,
-        max_ack_pending=max_ack_pending,
-        inactive_threshold=inactive,
-        num_replicas=replicas,
-        description=description,
-    )
-    await _start_by_server(session, check_stream(stream), given, start_time)
+    durable = given.pop("durable", None)
+    given = await _started_by_server(session, check_stream(stream), given)
     asked = await dated_by_server(session, apply_settings(session, {}, config, settings, config_text.CONSUMER), stream)
     wanted = {"ack_policy": "explicit"} | _merged(asked, given)
     await _add(session, check_stream(stream), consumer, wanted, durable=durable, dry_run=dry_run)
@@ -193,24 +183,14 @@ async def add(
         "kvctl consumer edit ORDERS worker --set max_ack_pending=100 --dry-run",
     ],
     see=["consumer show", "consumer add"],
-    prints=(CONSUMER_EDIT, DIFFERENCE),
+    prints=(records.CONSUMER_EDIT, records.DIFFERENCE),
 )
 async def edit(
     session: Session,
     stream: StreamName,
     consumer: ConsumerName,
-    filters: Filters = None,
-    deliver: Deliver = None,
-    start_sequence: StartSequence = None,
-    start_time: StartTime = None,
-    ack_policy: AckPolicy = None,
-    ack_wait: AckWait = None,
-    max_deliver: MaxDeliver = None,
-    backoff: Backoff = None,
-    max_ack_pending: MaxAckPending = None,
-    inactive: Inactive = None,
-    replicas: Replicas = None,
-    description: Description = None,
+    *,
+    given: Annotated["config_text.Config", _options("durable")],
     config: ConfigFile = None,
     settings: Settings = None,
     dry_run: DryRun = False,
@@ -220,24 +200,10 @@ async def edit(
     Only the given settings are changed. The difference is shown first. The consumer keeps its position; servers refuse
     to change its start position and acknowledgement policy.
     """
-    given = _options(
-        filters=filters,
-        deliver_policy=deliver,
-        opt_start_seq=start_sequence,
-        opt_start_time=start_time,
-        ack_policy=ack_policy,
-        ack_wait=ack_wait,
-        max_deliver=max_deliver,
-        backoff=backoff,
-        max_ack_pending=max_ack_pending,
-        inactive_threshold=inactive,
-        num_replicas=replicas,
-        description=description,
-    )
     if not (given or config or settings):
         raise UsageError("Nothing to change", hint="Set a field, as in `--ack-wait 1m` or `--set max_deliver=5`")
     check_stream(stream), check_consumer(consumer)
-    await _start_by_server(session, stream, given, start_time)
+    given = await _started_by_server(session, stream, given)
     asked = apply_settings(session, {}, config, None, config_text.CONSUMER)
 
     def change(before: "config_text.Config") -> "config_text.Config":
@@ -250,7 +216,7 @@ async def edit(
     "consumer delete",
     examples=["kvctl consumer delete ORDERS worker"],
     see=["consumer ls", "consumer pause"],
-    prints=(CONSUMER_CHANGE, CONSUMER_DELETION_PLAN, CHANGE),
+    prints=(records.CONSUMER_CHANGE, records.CONSUMER_DELETION_PLAN, records.CHANGE),
 )
 @deletes("consumer")
 async def delete(
@@ -278,14 +244,14 @@ async def delete(
         "kvctl consumer pause ORDERS worker --until 2026-12-24T18:00:00Z",
     ],
     see=["consumer resume"],
-    prints=(CONSUMER_PAUSE,),
+    prints=(records.CONSUMER_PAUSE,),
 )
 async def pause(
     session: Session,
     stream: StreamName,
     consumer: ConsumerName,
-    lasting: Annotated[timedelta | None, duration("--for", help="Length of the pause")] = None,
-    until: Annotated[int | None, moment("--until", help="End of the pause")] = None,
+    lasting: Annotated[timedelta | None, duration("--for", "Length of the pause")] = None,
+    until: Annotated[int | None, moment("--until", "End of the pause")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Pause the deliveries of a consumer.
@@ -295,7 +261,7 @@ async def pause(
     if (lasting is None) == (until is None):
         raise UsageError("Give either `--for DURATION` or `--until TIME`")
     check_stream(stream), check_consumer(consumer)
-    now = await _server_time(session, stream)
+    now = (await streams.ServerClock.read((await session.client()).api, stream)).now_ns()
     end = until if until is not None else now + duration_ns(lasting or timedelta())
     if end <= now:
         raise UsageError("The end of the pause is in the past")
@@ -306,7 +272,7 @@ async def pause(
     "consumer resume",
     examples=["kvctl consumer resume ORDERS worker"],
     see=["consumer pause"],
-    prints=(CONSUMER_PAUSE,),
+    prints=(records.CONSUMER_PAUSE,),
 )
 async def resume(session: Session, stream: StreamName, consumer: ConsumerName, dry_run: DryRun = False) -> None:
     """End a consumer's pause."""
@@ -376,15 +342,9 @@ async def _edit(
     after = await dated_by_server(session, change(config_text.copied(before)), stream)
     after |= {name: before[name] for name in ("name", "durable_name") if name in before}
     differing = config_diff.differences(before, after, config_text.CONSUMER)
-    await flows.edit(
-        session,
-        f"consumer `{consumer}`",
-        {"stream": stream, "name": consumer},
-        differing,
-        lambda: edits.edit(target, info, after),
-        dry_run=dry_run,
-        name="name",
-    )
+    what, row = f"consumer `{consumer}`", {"stream": stream, "name": consumer}
+    apply = partial(edits.edit, target, info, after)
+    await flows.edit(session, what, row, differing, apply, dry_run=dry_run, name="name")
 
 
 async def _pause(session: Session, stream: str, consumer: str, end_ns: int | None, *, dry_run: bool) -> None:
@@ -410,34 +370,11 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     show_result(session, row, text, name="name")
 
 
-def _options(**given: Any) -> "config_text.Config":
-    """Convert options to fields of the configuration. Raises UsageError."""
-    found: config_text.Config = {name: value for name, value in given.items() if value is not None and value != []}
-    if "backoff" in found and "ack_wait" in found:
-        raise UsageError("`--backoff` and `--ack-wait` cannot be combined")
-    for name, words in (("deliver_policy", _DELIVER), ("ack_policy", _ACKS)):
-        if name in found:
-            found[name] = found[name].replace("-", "_")
-            if found[name] not in words:
-                raise UsageError(f"`{given[name]}` is not a policy", hint=f"Use one of {', '.join(words)}")
-    for name in ("ack_wait", "inactive_threshold"):
-        if name in found:
-            found[name] = duration_ns(found[name])
-    if "backoff" in found:
-        found["backoff"] = [duration_ns(wait) for wait in found["backoff"]]
-    if "opt_start_time" in found:
-        found["opt_start_time"] = format_time(found["opt_start_time"])
-    return found
-
-
-async def _start_by_server(session: Session, stream: str, given: "config_text.Config", start_time: int | None) -> None:
-    """Resolve a relative start against the server's clock."""
-    if isinstance(start_time, Ago):
-        given["opt_start_time"] = format_time(start_time.on(await _server_time(session, stream)))
-
-
-async def _server_time(session: Session, stream: str) -> int:
-    return (await streams.ServerClock.read((await session.client()).api, stream)).now_ns()
+async def _started_by_server(session: Session, stream: str, given: "config_text.Config") -> "config_text.Config":
+    """Return the fields with the start as text; a relative one is resolved against the server's clock."""
+    if "opt_start_time" not in given:
+        return given
+    return {**given, "opt_start_time": format_time(await by_server(session, stream, given["opt_start_time"]) or 0)}
 
 
 def _merged(config: "config_text.Config", given: "config_text.Config") -> "config_text.Config":
@@ -463,3 +400,100 @@ def _name(wanted: "config_text.Config", name: str, durable: bool) -> str:
     if durable:
         wanted["durable_name"] = name
     return name
+
+
+def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
+    """Build the view of a stream's consumers."""
+    shown = columns(
+        "name filters deliver_policy ack_policy pending ack_pending paused created description",
+        deliver_policy="Delivers",
+        ack_policy="Acks",
+        paused=Column("paused", style=lambda paused: "yellow" if paused else ""),
+    )
+    rows = [_summary(info) for info in infos]
+    empty = f"No consumers; create one with `kvctl consumer add {stream} NAME`"
+    return View(columns=shown, tsv=CONSUMER_ROW.columns, rows=rows, empty=empty)
+
+
+def consumer_view(info: dict[str, Any]) -> View:
+    """Build the view of one consumer."""
+    row = consumer_row(info)
+    paused = (
+        [Column("pause_remaining", "Paused for", text=lambda seconds: duration_text(round(seconds)))]
+        if row["paused"]
+        else []
+    )
+    peers = View(columns=_PEERS, rows=(row["cluster"] or {}).get("replicas", []))
+    shown = "name durable_name description deliver_policy ack_policy filter_subject filter_subjects"
+    settings = settings_columns(row["config"], config_text.CONSUMER, shown)
+    return document(row, *_DETAILS, *paused, *settings, tsv=CONSUMER.columns, sections=[("Servers", peers)])
+
+
+def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
+    """Return a consumer as a JSON object."""
+    cluster = info.get("cluster") or {}
+    return {
+        **_summary(info),
+        "delivered": _position(info["delivered"]),
+        "ack_floor": _position(info["ack_floor"]),
+        "pause_remaining": duration_seconds(duration_from_ns(info.get("pause_remaining", 0))) or None,
+        "push_bound": bool(info.get("push_bound")),
+        "cluster": {
+            "name": cluster.get("name") or None,
+            "leader": cluster.get("leader") or None,
+            "replicas": [
+                {"name": peer["name"], "current": bool(peer.get("current")), "lag": peer.get("lag", 0)}
+                for peer in cluster.get("replicas") or []
+            ],
+        }
+        if cluster
+        else None,
+        "config": info["config"],
+    }
+
+
+def _summary(info: dict[str, Any]) -> dict[str, Any]:
+    config = info["config"]
+    one = config.get("filter_subject")
+    return {
+        "stream": info["stream_name"],
+        "name": info["name"],
+        "durable": bool(config.get("durable_name")),
+        "filters": [one] if one else config.get("filter_subjects") or [],
+        "deliver_policy": config.get("deliver_policy", "all"),
+        "ack_policy": config.get("ack_policy", "none"),
+        "pending": info.get("num_pending", 0),
+        "ack_pending": info.get("num_ack_pending", 0),
+        "redelivered": info.get("num_redelivered", 0),
+        "waiting": info.get("num_waiting", 0),
+        "paused": bool(info.get("paused")),
+        "created": format_time(parse_utc(info["created"])),
+        "description": config.get("description") or None,
+    }
+
+
+def _position(position: dict[str, Any]) -> dict[str, Any]:
+    last = position.get("last_active")
+    return {
+        "sequence": position.get("stream_seq", 0),
+        "consumer_sequence": position.get("consumer_seq", 0),
+        "last_active": format_time(parse_utc(last)) if last else None,
+    }
+
+
+def _position_text(position: dict[str, Any]) -> str:
+    active = f", {age_text(position['last_active'])}" if position["last_active"] else ""
+    return f"sequence {position['sequence']}{active}"
+
+
+_DETAILS = columns(
+    "stream name durable description filters deliver_policy ack_policy delivered ack_floor pending ack_pending "
+    "redelivered waiting cluster created",
+    deliver_policy="Delivers",
+    ack_policy="Acks",
+    delivered=Column("delivered", text=_position_text),
+    ack_floor=Column("ack_floor", "Acknowledged up to", text=_position_text),
+    waiting="Pulls waiting",
+    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
+)
+_PEERS = columns("name current lag")

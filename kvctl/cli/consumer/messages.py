@@ -6,12 +6,10 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl.cli import exec
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import duration, live, number, one_of, size
+from kvctl.cli.app.options import argument, duration, flag, live, number, one_of, option, size
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding
 from kvctl.cli.records import DELIVERED_MESSAGE
@@ -28,46 +26,34 @@ Batches = AsyncGenerator[list["kvctl.Message"], None]
 HEARTBEAT = timedelta(seconds=5)
 """Interval of server heartbeats while consuming; silence of twice this is an error."""
 
-Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge printed messages, or let them be redelivered")]
-Expires = Annotated[timedelta | None, duration("--wait-for", help="Maximum time to wait for a message [default: 30s]")]
-LongExpires = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait of a pull, at least 1s [default: 30s]")
-]
-Heartbeat = Annotated[
-    timedelta | None, duration("--idle-heartbeat", help="Interval of server heartbeats, 500ms to 30s")
-]
-Run = Annotated[
-    str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each message; acknowledge it if CMD succeeds")
-]
+Ack = Annotated[bool, flag("--ack/--no-ack", "Acknowledge printed messages, or let them be redelivered")]
+Expires = Annotated[timedelta | None, duration("--wait-for", "Maximum time to wait for a message [default: 30s]")]
+LongExpires = Annotated[timedelta | None, duration("--wait-for", "Longest wait of a pull, at least 1s [default: 30s]")]
+Heartbeat = Annotated[timedelta | None, duration("--idle-heartbeat", "Interval of server heartbeats, 500ms to 30s")]
+Run = Annotated[str | None, option("--exec", "CMD", "Run CMD for each message; acknowledge it if CMD succeeds")]
 SomeConsumer = Annotated[
     str | None,
-    typer.Argument(
-        metavar="CONSUMER",
-        help="Name; without one, messages are read in order and no position is kept",
-        autocompletion=live("consumers"),
-    ),
+    argument("CONSUMER", "Name; without one, messages are read in order and no position is kept", live("consumers")),
 ]
 ThresholdMessages = Annotated[
-    int | None,
-    typer.Option("--threshold-messages", metavar="N", help="Messages left when the next pull is sent [default: half]"),
+    int | None, option("--threshold-messages", "N", "Messages left when the next pull is sent [default: half]")
 ]
 ThresholdBytes = Annotated[
-    int | None, size("--threshold-bytes", help="Bytes left when the next pull is sent [default: half]")
+    int | None, size("--threshold-bytes", "Bytes left when the next pull is sent [default: half]")
 ]
 Filters = Annotated[
-    list[str] | None,
-    typer.Option("--filter", metavar="SUBJECT", help="Read only this subject, without CONSUMER; repeatable"),
+    list[str] | None, option("--filter", "SUBJECT", "Read only this subject, without CONSUMER; repeatable")
 ]
 Deliver = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--deliver",
-        metavar="POLICY",
-        help="Start position without CONSUMER: `all`, `new` or `last_per_subject`",
-        autocompletion=one_of("all", "new", "last_per_subject"),
+        "POLICY",
+        "Start position without CONSUMER: `all`, `new` or `last_per_subject`",
+        one_of("all", "new", "last_per_subject"),
     ),
 ]
-MaxBytes = Annotated[int | None, size("--max-bytes", help="Maximum size, as the server counts it")]
+MaxBytes = Annotated[int | None, size("--max-bytes", "Maximum size, as the server counts it")]
 
 
 @command(
@@ -80,7 +66,7 @@ async def next_(
     session: Session,
     stream: StreamName,
     consumer: ConsumerName,
-    count: Annotated[int | None, number("--count", help="Number of messages, one pull each")] = None,
+    count: Annotated[int | None, number("--count", "Number of messages, one pull each")] = None,
     ack: Ack = True,
     expires: Expires = None,
     idle_heartbeat: Heartbeat = None,
@@ -125,13 +111,13 @@ async def fetch(
     stream: StreamName,
     consumer: ConsumerName,
     max_messages: Annotated[
-        int | None, number("--max-messages", "--count", help="Maximum number; this or --max-bytes is required")
+        int | None, number("--max-messages --count", "Maximum number; this or --max-bytes is required")
     ] = None,
     max_bytes: MaxBytes = None,
     ack: Ack = True,
     expires: Expires = None,
     idle_heartbeat: Heartbeat = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Read only available messages, without waiting")] = False,
+    no_wait: Annotated[bool, flag("--no-wait", "Read only available messages, without waiting")] = False,
     run: Run = None,
     encoding: Encoding = None,
 ) -> None:
@@ -168,12 +154,12 @@ async def consume(
     session: Session,
     stream: StreamName,
     consumer: SomeConsumer = None,
-    count: Annotated[int | None, number("--count", help="Maximum number of messages")] = None,
+    count: Annotated[int | None, number("--count", "Maximum number of messages")] = None,
     ack: Ack = True,
     max_messages: Annotated[
-        int | None, number("--max-messages", help="Buffer in messages [default: 500, with --exec 1]")
+        int | None, number("--max-messages", "Buffer in messages [default: 500, with --exec 1]")
     ] = None,
-    max_bytes: Annotated[int | None, size("--max-bytes", help="Buffer in bytes, instead of --max-messages")] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", "Buffer in bytes, instead of --max-messages")] = None,
     threshold_messages: ThresholdMessages = None,
     threshold_bytes: ThresholdBytes = None,
     expires: LongExpires = None,

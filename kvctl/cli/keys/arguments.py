@@ -2,18 +2,29 @@
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated, Any, NamedTuple
 
 import kvctl
-from kvctl.cli.app.options import live, one_of
+from kvctl.cli.app.options import flag, live, one_of, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.output import ENCODINGS
+from kvctl.cli.keys.output import ENCODINGS, Shape
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.read.moment import Moment, parse_moment
 from kvctl.phrases import quoted
+
+Fact = tuple[Any, ...]
+"""The key and what a listing shows of it, in the terms of its reader."""
+
+
+class Reading(NamedTuple):
+    """State to read, and the shape of its rows. All but `leader` and the encoding are for buckets only."""
+
+    shape: Shape
+    revision: int | None = None
+    as_of: Moment | None = None
+    leader: bool = False
+    literal: bool = False
 
 
 async def open_bucket(session: Session, name: str, *, write: bool = False) -> "kvctl.Bucket":
@@ -116,39 +127,27 @@ def parse_encoding(text: str) -> str:
     return text
 
 
-def revision(*spellings: str, help: str) -> Any:
+def revision(spelling: str, help: str) -> Any:
     """Create an option whose value is a revision, as `int`."""
-    return typer.Option(*spellings, parser=parse_revision, metavar="N", help=help, autocompletion=live("revisions"))
-
-
-def expected(*spellings: str, help: str) -> Any:
-    """Create an option whose value is a revision, or at a ref of a repository an identity, as text."""
-    return typer.Option(*spellings, metavar="N", help=help)
+    return option(spelling, "N", help, live("revisions"), parser=parse_revision)
 
 
 Encoding = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--encoding",
+        "KIND",
+        "Encoding of values: `utf-8` (fails if a value is not) or `base64`",
+        one_of(*ENCODINGS),
         parser=parse_encoding,
-        metavar="KIND",
-        help="Encoding of values: `utf-8` (fails if a value is not) or `base64`",
-        autocompletion=one_of(*ENCODINGS),
     ),
 ]
 AsOf = Annotated[
     Moment | None,
-    typer.Option(
-        "--as-of", parser=parse_moment, metavar="REVISION|TIME", help="Read the state after a revision or at a time"
-    ),
+    option("--as-of", "REVISION|TIME", "Read the state after a revision or at a time", parser=parse_moment),
 ]
 Since = Annotated[
-    Moment | None,
-    typer.Option(
-        "--since", parser=parse_since, metavar="TIME", help="Start with the entries written at this time or later"
-    ),
+    Moment | None, option("--since", "TIME", "Start with the entries written at this time or later", parser=parse_since)
 ]
-Headers = Annotated[bool, typer.Option("--headers", help="Include message headers")]
-Literal = Annotated[
-    bool, typer.Option("--literal", help="Treat arguments as keys without wildcards, even if non-conforming")
-]
+Headers = Annotated[bool, flag("--headers", "Include message headers")]
+Literal = Annotated[bool, flag("--literal", "Treat arguments as keys without wildcards, even if non-conforming")]

@@ -42,9 +42,11 @@ async def edit(session: Session, bucket: BucketName, key: KeyName) -> None:
     target = await open_bucket(session, bucket, write=True)
     entry = await _text_entry(target, key)
     directory = Path(tempfile.mkdtemp(prefix="kvctl-edit-"))
-    file = directory / _file_name(key)
+    name = key.replace("/", "_")[-64:].lstrip(".-")  # its extension tells editors the language
+    file = directory / (name or "value")
     try:
-        _write_private(file, entry.value)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(entry.value)
         revision = await _edited(session, target, entry, program, file)
     except BaseException as error:
         if _holds_changes(file, entry.value):
@@ -85,17 +87,6 @@ async def _text_entry(bucket: "kvctl.Bucket", key: str) -> "kvctl.Entry":
             f"`kvctl update {bucket.name} {key} --file FILE --if-revision {entry.revision}`",
         ) from None
     return entry
-
-
-def _file_name(key: str) -> str:
-    """Return the key's last part, whose extension tells editors the language; never a path."""
-    name = key.replace("/", "_")[-64:].lstrip(".-")
-    return name or "value"
-
-
-def _write_private(file: Path, data: bytes) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        stream.write(data)
 
 
 async def _edited(

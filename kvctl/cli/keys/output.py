@@ -1,6 +1,5 @@
 """Output of the key commands: entries as rows and streams, and warnings about TTLs."""
 
-import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -14,7 +13,7 @@ from kvctl.cli.records import WRITE
 from kvctl.errors import KvctlError
 from kvctl.kv import copied_entry
 from kvctl.phrases import counted
-from kvctl.render.escapes import utf8
+from kvctl.render.escapes import text_of, utf8
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View
 from kvctl.units import duration_seconds, format_duration, format_size, format_time
@@ -149,15 +148,11 @@ class Shape:
 
 def encode(entry: "kvctl.Entry", wanted: str | None = None) -> tuple[str, str]:
     """Return the value as text with its encoding, UTF-8 or else base64. Raises KvctlError if `wanted` UTF-8 fails."""
-    if wanted != "base64":
-        try:
-            return entry.value.decode(), "utf-8"
-        except UnicodeDecodeError:
-            if wanted is not None:
-                raise KvctlError(
-                    f"The value of `{entry.key}` is not UTF-8", hint="Use `--encoding base64` to show any value"
-                ) from None
-    return base64.b64encode(entry.value).decode(), "base64"
+    try:
+        return text_of(entry.value, wanted)
+    except KvctlError:
+        hint = "Use `--encoding base64` to show any value"
+        raise KvctlError(f"The value of `{entry.key}` is not UTF-8", hint=hint) from None
 
 
 def _plain(entries: "Sequence[kvctl.Entry]") -> "Iterator[tuple[kvctl.Entry, str, str | None]]":
@@ -211,14 +206,10 @@ def _record_columns(shape: Shape) -> list[Column]:
 
 def _table_columns(shape: Shape) -> Sequence[Column]:
     size = Column("size", text=format_size, right=True)
-    time = Column("created", "Time", text=_seconds) if shape.live else "Age"
+    time = Column("created", "Time", text=lambda time: f"{time[:19]}Z") if shape.live else "Age"
     names = "created operation revision" if shape.live else "revision created operation"
     names += " size key" if shape.meta_only else " key value"
     return columns(f"{names} headers" if shape.headers else names, created=time, size=size)
-
-
-def _seconds(time: str) -> str:
-    return f"{time[:19]}Z"
 
 
 MARK = {"event": "current"}

@@ -5,25 +5,24 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, TypeVar
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Filters, KeyedName, KeyNames, number
+from kvctl.cli.app.options import Filters, KeyedName, KeyNames, flag, number
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import (
     AsOf,
     Encoding,
+    Fact,
     Headers,
     Literal,
+    Reading,
     Since,
     check_filters,
     listed,
     revision,
     split_keys,
 )
-from kvctl.cli.keys.bucket_target import parse_target
+from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.keys.output import Shape
-from kvctl.cli.keys.target import Fact, Reading, TargetReader
 from kvctl.cli.records import ENTRY, ENTRY_AT_REF, KEY, KEY_AT_REF, KEY_COUNT
 from kvctl.errors import KeyNotFound, UsageError
 from kvctl.render.escapes import escape
@@ -48,11 +47,9 @@ async def get(
     session: Session,
     bucket: KeyedName,
     keys: KeyNames,
-    revision: Annotated[int | None, revision("--revision", help="Value of this revision of the key")] = None,
+    revision: Annotated[int | None, revision("--revision", "Value of this revision of the key")] = None,
     as_of: AsOf = None,
-    leader: Annotated[
-        bool, typer.Option("--leader", help="Read from the stream's leader, which is never stale")
-    ] = False,
+    leader: Annotated[bool, flag("--leader", "Read from the stream's leader, which is never stale")] = False,
     headers: Headers = False,
     encoding: Encoding = None,
     literal: Literal = False,
@@ -129,7 +126,7 @@ async def history(
     bucket: KeyedName,
     filters: Filters = None,
     since: Since = None,
-    limit: Annotated[int | None, number("--limit", help="Maximum number of entries, the newest")] = None,
+    limit: Annotated[int | None, number("--limit", "Maximum number of entries, the newest")] = None,
     headers: Headers = False,
     encoding: Encoding = None,
     literal: Literal = False,
@@ -180,10 +177,10 @@ async def keys(
     session: Session,
     bucket: KeyedName,
     filters: Filters = None,
-    deleted: Annotated[bool, typer.Option("--deleted", help="Include keys whose last entry is a deletion")] = False,
-    limit: Annotated[int | None, number("--limit", help="Maximum number of keys")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="Sort by name instead of by last write")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Print only the number of matching keys")] = False,
+    deleted: Annotated[bool, flag("--deleted", "Include keys whose last entry is a deletion")] = False,
+    limit: Annotated[int | None, number("--limit", "Maximum number of keys")] = None,
+    sort: Annotated[bool, flag("--sort", "Sort by name instead of by last write")] = False,
+    count: Annotated[bool, flag("--count", "Print only the number of matching keys")] = False,
     as_of: AsOf = None,
 ) -> None:
     """List keys.
@@ -203,7 +200,10 @@ async def keys(
     wanted = check_filters(filters)
     reader = await target.reader(session, Reading(Shape(), as_of=as_of))
     if count:
-        session.show(_count_view(reader, await _counted(reader.names(wanted, deleted=deleted))))
+        shown = columns("count", count="Keys")
+        async with aclosing(reader.names(wanted, deleted=deleted)) as batches:
+            number = sum([len(batch) async for batch in batches])
+        session.show(View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count"))
     elif session.output == "name" or (session.output == "tsv" and not session.options.columns):
         names = _limited(reader.names(wanted, deleted=deleted), limit, sort)
         await session.stream_bytes(_lines(session, names))
@@ -212,16 +212,6 @@ async def keys(
         await session.stream(reader.facts_view(deleted=deleted), _rows(reader, facts, deleted))
     if reader.caveat:
         session.warn(reader.caveat)
-
-
-def _count_view(reader: TargetReader, number: int) -> View:
-    shown = columns("count", count="Keys")
-    return View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count")
-
-
-async def _counted(names: AsyncGenerator[list[bytes], None]) -> int:
-    async with aclosing(names):
-        return sum([len(batch) async for batch in names])
 
 
 async def _lines(session: Session, names: AsyncGenerator[list[bytes], None]) -> AsyncIterator[bytes]:
@@ -252,7 +242,10 @@ async def _limited(
     """Yield batches up to the limit; with `sort`, sort all of them first."""
     async with aclosing(batches):
         if sort:
-            everything = sorted([item async for batch in batches for item in batch], key=_name)[:limit]
+            everything = sorted(
+                [item async for batch in batches for item in batch],
+                key=lambda item: item if isinstance(item, bytes) else item[0],
+            )[:limit]
             for start in range(0, len(everything), CHUNK):
                 yield everything[start : start + CHUNK]
             return
@@ -263,7 +256,3 @@ async def _limited(
                 left -= len(batch)
                 if left <= 0:
                     return
-
-
-def _name(item: bytes | Fact) -> Any:
-    return item if isinstance(item, bytes) else item[0]

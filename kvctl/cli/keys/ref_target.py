@@ -8,10 +8,7 @@ from typing import Any, BinaryIO
 
 import kvctl
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys import removal
-from kvctl.cli.keys.arguments import check_filters, check_keys, listed
-from kvctl.cli.keys.removal import KeyChoice, question, show_plan
-from kvctl.cli.keys.target import Fact, Reading, Target, TargetReader, TargetWriter
+from kvctl.cli.keys.arguments import Fact, Reading
 from kvctl.cli.records import ENTRY_AT_REF, KEY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
@@ -22,45 +19,56 @@ from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
 from kvctl.units import format_time
-from kvctl.versions import history, model, repositories
 from kvctl.versions import history as commit_history
+from kvctl.versions import model, repositories
 from kvctl.versions.branch import staging
 from kvctl.versions.transfer import ref_files
 from kvctl.versions.tree import chunks
 
 
-class RefTarget(Target):
+class RefTarget:
     """A ref of a repository: a branch with its staged changes, a tag or a commit. Only branches take writes."""
 
     resumable = False
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+
     def refuse(self, **given: object) -> None:
-        refuse(self.text, **given)
+        """Raise UsageError for options that apply only to buckets; None and False are not given."""
+        for name, value in given.items():
+            if value is not None and value is not False:
+                raise UsageError(
+                    f"`--{name.replace('_', '-')}` applies only to buckets, not to `{self.text}`",
+                    hint=_WHY.get(name, "`kvctl help versions`"),
+                )
 
     def check_writable(self, session: Session, *, dry_run: bool = False) -> None:
+        """Raise UsageError for what is not a branch, ReadOnly unless it is a dry run."""
         parse_branch(self.text)
         if not dry_run:
             session.context.require_writable()
 
     def check_expected(self, text: str) -> None:
+        """Raise UsageError for what is neither an identity nor a staged revision."""
         parse_expected(text)
 
-    async def reader(self, session: Session, reading: Reading | None = None) -> TargetReader:
+    async def reader(self, session: Session, reading: Reading | None = None) -> "RefReader":
+        """Open the ref for reading. Raises RepositoryNotFound."""
         at = parse_at(self.text)
         encoding = None if reading is None else reading.shape.encoding
         repository = await open_repository(session, at.repository)
         return RefReader(repository, at, encoding, (await session.client()).api)
 
-    async def writer(self, session: Session) -> TargetWriter:
+    async def writer(self, session: Session) -> "BranchWriter":
+        """Open the branch for writing. Raises ReadOnly, NotFoundError, UsageError for another ref."""
         at = parse_branch(self.text)
         return BranchWriter(session, await open_branch(session, at), at)
-
-    async def delete(self, session: Session, chosen: "removal.KeyChoice", expected: str | None) -> None:
-        await delete(session, parse_branch(self.text), chosen, expected)
 
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
     ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
+        """Return a function that dumps matching keys to a file."""
         at = parse_at(self.text)
         found, repository = await repositories.opened((await session.client()).api, at.repository)
 
@@ -75,13 +83,16 @@ class RefTarget(Target):
     async def load(
         self, session: Session, source: "input_file.LoadInput", options: "loader.LoadOptions"
     ) -> "bulk_writer.RowCounts":
+        """Stage the rows of an input."""
         at = parse_branch(self.text)
         repository = await open_branch(session, at, write=not options.dry_run)
         return await ref_files.load(repository, at.ref, source, options)
 
 
-class RefReader(TargetReader):
+class RefReader:
     """State at a ref; listings are in byte order."""
+
+    caveat = None
 
     def __init__(self, repository: "kvctl.Repository", at: At, encoding: str | None, api: "jetstream_api.Api") -> None:
         self.place = f"`{at}`"
@@ -93,64 +104,68 @@ class RefReader(TargetReader):
         self._api = api
 
     async def one(self, key: str) -> "model.VersionedEntry":
+        """Return the entry of a key. Raises KeyNotFound."""
         (entry,) = await self._repository.get(self._at.ref, key)
         if entry is None:
             raise KeyNotFound(f"Key `{key}` is not in {self.place}", hint=self.listing)
         return entry
 
     async def named(self, keys: Sequence[str]) -> list["model.VersionedEntry | None"]:
+        """Return the entries of keys, None for keys that do not exist."""
         return await self._repository.get(self._at.ref, *keys)
 
     def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["model.VersionedEntry"], None]:
+        """Yield the entries of matching keys, in batches."""
         return self._repository.entry_batches(self._at.ref, *filters)
 
     async def names(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[bytes], None]:
+        """Yield the names of matching keys, in batches."""
         async with aclosing(self._repository.entry_batches(self._at.ref, *filters, values=False)) as batches:
             async for batch in batches:
                 yield [entry.key.encode() for entry in batch]
 
     async def facts(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[Fact], None]:
+        """Yield what a listing shows of matching keys, in batches."""
         async with aclosing(self.matching(filters)) as batches:
             async for batch in batches:
                 yield [(entry.key, entry) for entry in batch]
 
     async def fact_rows(self, facts: Sequence[Fact], *, deleted: bool) -> Sequence[Row]:
+        """Return the rows of such facts."""
         described = [entry_row(self._at, entry, "base64") for _, entry in facts]
         fields = ("key", "revision", "identity")
         return [{name: row[name] for name in fields if name in row} for row in described]
 
     def facts_view(self, *, deleted: bool) -> View:
+        """Return a view of such rows."""
         shown = columns("revision identity key", revision="Staged", identity=Column("identity", text=short))
         return View(columns=shown, tsv=KEY_AT_REF.columns, name="key", empty="No keys")
 
     async def history(
         self, filters: Sequence[str], since: "kvctl.Moment | None"
     ) -> AsyncGenerator[list["commit_history.KeyVersion"], None]:
+        """Yield every change of matching keys, committed at a time or later, oldest first, in batches."""
         first_ns = 0 if since is None else await self._time_of(since)
         async for versions in self._repository.key_history(self._at.ref, filters):
             yield [one for one in versions if one.commit is None or one.commit.created_ns >= first_ns]
 
-    async def show(
-        self, session: Session, batches: AsyncGenerator[list["model.VersionedEntry"], None], *, empty: str
-    ) -> None:
-        async def rows() -> AsyncGenerator[Sequence[Row], None]:
-            async with aclosing(batches):
-                async for batch in batches:
-                    yield [entry_row(self._at, entry, self._encoding) for entry in batch]
+    async def show(self, session: Session, batches: AsyncGenerator[list[Any], None], *, empty: str) -> None:
+        """Print entries as they arrive."""
+        await session.stream(entries_view(empty=empty), self._rows(batches, entry_row))
 
-        await session.stream(entries_view(empty=empty), rows())
+    async def show_history(self, session: Session, batches: AsyncGenerator[list[Any], None]) -> None:
+        """Print changes of keys as they arrive."""
+        await session.stream(versions_view(), self._rows(batches, version_row))
 
-    async def show_history(
-        self, session: Session, batches: AsyncGenerator[list["commit_history.KeyVersion"], None]
-    ) -> None:
-        async def rows() -> AsyncGenerator[Sequence[Row], None]:
-            async with aclosing(batches):
-                async for versions in batches:
-                    yield [version_row(self._at, version, self._encoding) for version in versions]
+    async def _rows(
+        self, batches: AsyncGenerator[list[Any], None], row_of: Callable[..., Row]
+    ) -> AsyncGenerator[Sequence[Row], None]:
+        async with aclosing(batches):
+            async for batch in batches:
+                yield [row_of(self._at, item, self._encoding) for item in batch]
 
-        await session.stream(versions_view(empty="No entries"), rows())
-
-    async def show_one(self, session: Session, entry: "model.VersionedEntry") -> None:
+    async def show_one(self, session: Session, entry: Any) -> None:
+        """Print the bare value of an entry, or the entry if a format was requested."""
         row = entry_row(self._at, entry, self._encoding)
         if session.options.output is not None:
             session.show(entries_view([row], single=True))
@@ -165,8 +180,8 @@ class RefReader(TargetReader):
         return moment.time_ns
 
 
-class BranchWriter(TargetWriter):
-    """Writes of single keys of a branch, where they are staged."""
+class BranchWriter:
+    """Writes of single keys of a branch, where they are staged. Each returns the row of the new entry."""
 
     def __init__(self, session: Session, repository: "kvctl.Repository", at: At) -> None:
         self._session = session
@@ -174,6 +189,7 @@ class BranchWriter(TargetWriter):
         self._at = at
 
     async def put(self, key: str, value: bytes, *, if_different: bool = False) -> Row:
+        """Stage the value; with `if_different`, return the current row of a key that has it already."""
         (entry,) = await self._repository.get(self._at.ref, key) if if_different else [None]
         if entry is not None and entry.value == value:
             self._session.note(f"`{key}` already has this value")
@@ -183,54 +199,24 @@ class BranchWriter(TargetWriter):
         return row(self._at, key, value, revision)
 
     async def create(self, key: str, value: bytes, *, ttl: timedelta | None = None) -> Row:
-        return row(self._at, key, value, await create(self._repository, self._at, key, value))
+        """Stage a key that is neither staged nor committed. Raises KeyExists."""
+        try:
+            revision = await self._repository.write_if(self._at.ref, key, value, None)
+        except staging.IdentityMismatch as error:
+            raise KeyExists(f"`{key}` exists at `{self._at}`", hint=f"It has identity {error.found}") from None
+        return row(self._at, key, value, revision)
 
     async def update(self, key: str, value: bytes, expected: str, *, ttl: timedelta | None = None) -> Row:
+        """Stage the value if the key is at the expected identity or revision. Raises ConflictError, UsageError."""
         wanted = parse_expected(expected)
         return row(self._at, key, value, await write_if(self._repository, self._at, key, value, wanted))
 
     async def show(self, row: Row, *, ttl: timedelta | None = None, rewritten: bool = False) -> None:
+        """Print the row of a write."""
         show_one(self._session, row, f"Staged `{row['key']}` on `{self._at.ref}`")
 
 
-TOGETHER = 1000
-"""Number of deletions that are staged together."""
 IDENTITY = re.compile(r"[0-9a-f]{40}\Z")
-
-
-async def create(repository: "kvctl.Repository", at: "At", key: str, value: bytes) -> int:
-    """Stage a key that is neither staged nor committed, and return its revision. Raises KeyExists."""
-    try:
-        return await repository.write_if(at.ref, key, value, None)
-    except staging.IdentityMismatch as error:
-        raise KeyExists(f"`{key}` exists at `{at}`", hint=f"It has identity {error.found}") from None
-
-
-async def delete(session: Session, at: "At", choice: KeyChoice, expected: str | None) -> None:
-    """Stage the deletion of the chosen keys, and print the revisions. Raises KeyNotFound, ConflictError."""
-    named, filters = check_keys(choice.keys), check_filters(choice.filters)
-    wanted = None if expected is None else parse_expected(expected)
-    if filters and not (choice.dry_run or session.interactive):
-        await session.confirm(f"Delete keys from `{at}`?", yes=choice.yes)  # before anything is sent
-    repository = await open_branch(session, at, write=not choice.dry_run)
-    if filters:
-        batches = repository.entry_batches(at.ref, *filters, values=False)
-        found, missing = [entry.key async for batch in batches for entry in batch], []
-    else:
-        there = await repository.get(at.ref, *named)
-        found = [entry.key for entry in there if entry is not None]
-        missing = [key for key, entry in zip(named, there, strict=True) if entry is None]
-    single = len(named) == 1
-    if choice.dry_run:
-        show_plan(session, {"bucket": at.repository, "ref": at.ref}, found, "deleted")
-    elif found:
-        if filters:
-            await session.confirm(question("Delete", found, f"`{at}`"), yes=choice.yes)
-        await _delete(session, repository, at, found, wanted, single=single)
-    elif not single:
-        session.show(written_view([], single=False, empty="No keys match" if filters else ""))
-    if missing and not choice.ignore_missing:
-        raise KeyNotFound(f"{listed(missing)} not in `{at}`", hint="Use `--ignore-missing` to ignore missing keys")
 
 
 def parse_expected(text: str) -> str | int | None:
@@ -243,28 +229,6 @@ def parse_expected(text: str) -> str | int | None:
         f"`{text}` is neither an identity nor a revision",
         hint="`kvctl get NAME@BRANCH KEY -o json` shows both; only staged changes have a revision",
     )
-
-
-async def _delete(
-    session: Session,
-    repository: "kvctl.Repository",
-    at: "At",
-    keys: Sequence[str],
-    wanted: str | int | None,
-    *,
-    single: bool,
-) -> None:
-    revisions: dict[str, int] = {}
-    if wanted is not None:
-        revisions[keys[0]] = await write_if(repository, at, keys[0], None, wanted)
-    else:
-        for start in range(0, len(keys), TOGETHER):
-            revisions |= await repository.put_many(at.ref, dict.fromkeys(keys[start : start + TOGETHER]))
-    rows = [row(at, key, None, revisions[key]) for key in keys]
-    if single:
-        show_one(session, rows[0], f"Staged the deletion of `{keys[0]}` on `{at.ref}`")
-    else:
-        session.show(written_view(rows, single=False))
 
 
 async def write_if(
@@ -296,17 +260,8 @@ def show_one(session: Session, row: Row, text: str) -> None:
 
 def row(at: "At", key: str, value: bytes | None, revision: int | None) -> Row:
     """Return the row of a staged value or deletion."""
-    return written_row(at, key, revision, None if value is None else chunks.object_id(value).hex())
-
-
-def refuse(at: str, **given: object) -> None:
-    """Raise UsageError for options that apply only to buckets."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise UsageError(
-                f"`--{name.replace('_', '-')}` applies only to buckets, not to `{at}`",
-                hint=_WHY.get(name, "`kvctl help versions`"),
-            )
+    identity = None if value is None else chunks.object_id(value).hex()
+    return {"bucket": at.repository, "ref": at.ref, "key": key, "revision": revision, "identity": identity}
 
 
 _WHY = {
@@ -330,7 +285,7 @@ def entry_row(at: At, entry: "model.VersionedEntry", encoding: str | None = None
     return row | {"identity": entry.identity}
 
 
-def version_row(at: At, version: "history.KeyVersion", encoding: str | None = None) -> dict[str, Any]:
+def version_row(at: At, version: "commit_history.KeyVersion", encoding: str | None = None) -> dict[str, Any]:
     """Return the row of a key's change in one commit or in staging."""
     row: dict[str, Any] = {"bucket": at.repository, "ref": at.ref, "key": version.key}
     commit = version.commit
@@ -346,22 +301,10 @@ def version_row(at: At, version: "history.KeyVersion", encoding: str | None = No
     return row
 
 
-def written_row(at: At, key: str, revision: int | None, identity: str | None) -> dict[str, Any]:
-    """Return the row of a write."""
-    return {"bucket": at.repository, "ref": at.ref, "key": key, "revision": revision, "identity": identity}
-
-
 def written_view(rows: Sequence[Row], *, single: bool, empty: str = "") -> View:
     """Return a view of writes: only the revisions in a pipe."""
-    return View(
-        columns=columns("revision" if single else "key revision"),
-        tsv=WRITE_AT_REF.columns,
-        rows=rows,
-        single=single,
-        name="key",
-        empty=empty,
-        light=True,
-    )
+    shown = columns("revision" if single else "key revision")
+    return View(columns=shown, tsv=WRITE_AT_REF.columns, rows=rows, single=single, name="key", empty=empty, light=True)
 
 
 def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str = "") -> View:
@@ -372,7 +315,7 @@ def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str =
     return View(columns=shown, tsv=ENTRY_AT_REF.columns, rows=rows, single=single, name="key", empty=empty)
 
 
-def versions_view(*, empty: str = "") -> View:
+def versions_view() -> View:
     """Return a view of the changes of keys, commit by commit."""
     shown = columns("commit created operation key value message", created="Age")
-    return View(columns=shown, tsv=ENTRY_AT_REF.columns, name="key", empty=empty)
+    return View(columns=shown, tsv=ENTRY_AT_REF.columns, name="key", empty="No entries")

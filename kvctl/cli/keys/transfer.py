@@ -9,15 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, cast
 
-import typer
-
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Filters, Force, KeyedName, one_of
+from kvctl.cli.app.options import DryRun, Filters, Force, KeyedName, argument, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import AsOf, check_filters
-from kvctl.cli.keys.bucket_target import parse_target
-from kvctl.cli.keys.target import Target
+from kvctl.cli.keys.bucket_target import Target, parse_target
 from kvctl.cli.records import DUMPED, LOADED
 from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.kv.bulk import bulk_writer, checkpoint, dumper, input_file, loader
@@ -47,13 +44,9 @@ async def dump(
     session: Session,
     bucket: KeyedName,
     filters: Filters = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Dump all entries with their operations, oldest first")
-    ] = False,
+    history: Annotated[bool, flag("--history", "Dump all entries with their operations, oldest first")] = False,
     as_of: AsOf = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Output file, created when it is complete")
-    ] = None,
+    to: Annotated[Path | None, option("--to", "FILE", "Output file, created when it is complete")] = None,
 ) -> None:
     """Dump a bucket to a file for `load`.
 
@@ -160,23 +153,14 @@ SHOWN = 20
 """Maximum number of rejected rows to name; `-v` names all."""
 
 
-Input = Annotated[str, typer.Argument(metavar="FILE|-", help="File with rows or a dump, `-` for standard input")]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="FORMAT", help="`ndjson`, `csv` or `tsv`", autocompletion=one_of("ndjson", "csv", "tsv")
-    ),
-]
-KeyColumn = Annotated[
-    str | None, typer.Option("--key", metavar="COL", help="Column or field of the key [default: key]")
-]
-ValueColumn = Annotated[
-    str | None, typer.Option("--value", metavar="COL", help="Column or field of the value [default: value]")
-]
-CreateOnly = Annotated[bool, typer.Option("--create-only", help="Skip keys that exist")]
-IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only values that differ from the leader's")]
-Strict = Annotated[bool, typer.Option("--strict", help="Validate all rows first, and write nothing if one is invalid")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted load of FILE")]
+Input = Annotated[str, argument("FILE|-", "File with rows or a dump, `-` for standard input")]
+Format = Annotated[str | None, option("--format", "FORMAT", "`ndjson`, `csv` or `tsv`", one_of("ndjson", "csv", "tsv"))]
+KeyColumn = Annotated[str | None, option("--key", "COL", "Column or field of the key [default: key]")]
+ValueColumn = Annotated[str | None, option("--value", "COL", "Column or field of the value [default: value]")]
+CreateOnly = Annotated[bool, flag("--create-only", "Skip keys that exist")]
+IfDifferent = Annotated[bool, flag("--if-different", "Write only values that differ from the leader's")]
+Strict = Annotated[bool, flag("--strict", "Validate all rows first, and write nothing if one is invalid")]
+Resume = Annotated[bool, flag("--resume", "Resume an interrupted load of FILE")]
 
 
 @command(
@@ -248,7 +232,7 @@ async def load(
     options = loader.LoadOptions(
         mode=modes.CREATE_ONLY if create_only else modes.IF_DIFFERENT if if_different else modes.PUT,
         strict=strict, resume=resume, dry_run=dry_run, shorter_history="shorter-history" in forced,
-        progress=_checkpoint(file) if target.resumable else None,
+        progress=checkpoint.path_for(file) if target.resumable and _is_regular(file) else None,
         anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
     )  # fmt: skip
     loaded = await _load(session, target, source, options)
@@ -285,13 +269,6 @@ async def _load(
         raise
     finally:
         rejections.finish()
-
-
-def _checkpoint(file: str) -> Path | None:
-    """Return the path prefix of the checkpoint beside a file, None for a pipe."""
-    if not os.path.isfile(file):
-        return None
-    return checkpoint.path_for(file)
 
 
 class _Rejections:

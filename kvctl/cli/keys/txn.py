@@ -2,11 +2,9 @@
 
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun
+from kvctl.cli.app.options import BucketName, DryRun, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
@@ -35,10 +33,7 @@ async def txn(
     session: Session,
     bucket: BucketName,
     file: Annotated[
-        str,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="File with the transaction in YAML or JSON, `-` for standard input"
-        ),
+        str, option("--file -f", "FILE", "File with the transaction in YAML or JSON, `-` for standard input")
     ],
     dry_run: DryRun = False,
 ) -> None:
@@ -105,10 +100,6 @@ def _failure(failure: "kv_transaction.Failure") -> dict[str, Any]:
     row["found"] = None
     if entry is not None:
         value, encoding = text_of(entry.value)
-        row["found"] = {
-            "revision": entry.revision,
-            "operation": str(entry.operation),
-            "value": value,
-            "encoding": encoding,
-        }
+        row["found"] = {"revision": entry.revision, "operation": str(entry.operation)}
+        row["found"] |= {"value": value, "encoding": encoding}
     return row

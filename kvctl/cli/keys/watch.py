@@ -7,12 +7,10 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Annotated, NamedTuple
 
-import typer
-
 import kvctl
 from kvctl.cli import exec
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, Filters, KeyName, duration, number
+from kvctl.cli.app.options import BucketName, Filters, KeyName, duration, flag, number, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, check_keys, open_bucket, revision
 from kvctl.cli.keys.output import Shape, show_entries
@@ -38,19 +36,15 @@ async def watch(
     session: Session,
     bucket: BucketName,
     filters: Filters = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Start with all stored entries, not only the last per key")
-    ] = False,
-    updates_only: Annotated[bool, typer.Option("--updates-only", help="Start with the next change")] = False,
-    ignore_deletes: Annotated[bool, typer.Option("--ignore-deletes", help="Skip deletions")] = False,
-    meta_only: Annotated[bool, typer.Option("--meta-only", help="Show sizes instead of values")] = False,
-    from_revision: Annotated[int | None, revision("--from-revision", help="Start at this revision")] = None,
+    history: Annotated[bool, flag("--history", "Start with all stored entries, not only the last per key")] = False,
+    updates_only: Annotated[bool, flag("--updates-only", "Start with the next change")] = False,
+    ignore_deletes: Annotated[bool, flag("--ignore-deletes", "Skip deletions")] = False,
+    meta_only: Annotated[bool, flag("--meta-only", "Show sizes instead of values")] = False,
+    from_revision: Annotated[int | None, revision("--from-revision", "Start at this revision")] = None,
     since: Since = None,
-    until_current: Annotated[bool, typer.Option("--until-current", help="Stop after the current entries")] = False,
-    count: Annotated[int | None, number("--count", help="Stop after this number of entries")] = None,
-    run: Annotated[
-        str | None, typer.Option("--exec", metavar="CMD", help="Run CMD for each entry instead of printing it")
-    ] = None,
+    until_current: Annotated[bool, flag("--until-current", "Stop after the current entries")] = False,
+    count: Annotated[int | None, number("--count", "Stop after this number of entries")] = None,
+    run: Annotated[str | None, option("--exec", "CMD", "Run CMD for each entry instead of printing it")] = None,
     headers: Headers = False,
     encoding: Encoding = None,
 ) -> None:
@@ -89,7 +83,11 @@ async def watch(
         follow=not until_current,
     )
     if execution is not None:
-        await _execute(execution, _batches(watcher, count))
+        async with aclosing(_batches(watcher, count)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    await execution.run(entry)
+        execution.finish()
         return
     shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, live=True)
     note = "" if until_current else "Up to date; watching for changes"
@@ -114,14 +112,6 @@ async def _batches(watcher: "read_watch.Watcher", count: int | None) -> AsyncGen
                     return
 
 
-async def _execute(execution: "exec.Execution", batches: AsyncGenerator[list["kvctl.Entry"], None]) -> None:
-    async with aclosing(batches):
-        async for batch in batches:
-            for entry in batch:
-                await execution.run(entry)
-    execution.finish()
-
-
 LOOK_AGAIN = 1.0
 """Seconds between reads of `wait --missing`, because a key that expires without a marker sends no entry."""
 PATIENCE = timedelta(minutes=1)
@@ -141,18 +131,14 @@ async def wait(
     session: Session,
     bucket: BucketName,
     key: KeyName,
-    exists: Annotated[bool, typer.Option("--exists", help="Wait until the key has a value (default)")] = False,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="Wait until the key is deleted, purged or expired")
-    ] = False,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="VALUE", help="Wait until the key has this value")
-    ] = None,
+    exists: Annotated[bool, flag("--exists", "Wait until the key has a value (default)")] = False,
+    missing: Annotated[bool, flag("--missing", "Wait until the key is deleted, purged or expired")] = False,
+    value: Annotated[str | None, option("--value", "VALUE", "Wait until the key has this value")] = None,
     revision_above: Annotated[
-        int | None, revision("--revision-above", help="Wait until the key is written after revision N")
+        int | None, revision("--revision-above", "Wait until the key is written after revision N")
     ] = None,
     patience: Annotated[
-        timedelta | None, duration("--wait-for", help="Maximum time to wait; 0 checks once [default: 1m]")
+        timedelta | None, duration("--wait-for", "Maximum time to wait; 0 checks once [default: 1m]")
     ] = None,
     headers: Headers = False,
     encoding: Encoding = None,

@@ -4,14 +4,24 @@ import os
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl import contexts
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, KeyedName, KeyName, bucket_names, context_names, duration, live
+from kvctl.cli.app.options import (
+    BucketName,
+    DryRun,
+    KeyedName,
+    KeyName,
+    argument,
+    bucket_names,
+    context_names,
+    duration,
+    flag,
+    live,
+    option,
+)
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import check_keys, expected, open_bucket, parse_revision, read_value, require_value
+from kvctl.cli.keys.arguments import check_keys, open_bucket, parse_revision, read_value, require_value
 from kvctl.cli.keys.bucket_target import parse_target
 from kvctl.cli.keys.output import revision_view, warn_of_other_life, warn_of_return, warn_of_shorter_life
 from kvctl.cli.records import COPY_PLAN, WRITE, WRITE_AT_REF
@@ -20,8 +30,8 @@ from kvctl.kv import copy_key, names
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 
-Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value, or `-` for standard input")]
-File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
+Value = Annotated[str | None, argument("VALUE|-", "Value, or `-` for standard input")]
+File = Annotated[str | None, option("--file -f", "FILE", "Read the value from a file")]
 
 
 @command(
@@ -42,7 +52,7 @@ async def put(
     value: Value = None,
     file: File = None,
     if_different: Annotated[
-        bool, typer.Option("--if-different", help="Write only if the current value, read from the leader, is different")
+        bool, flag("--if-different", "Write only if the current value, read from the leader, is different")
     ] = False,
 ) -> None:
     """Write a key.
@@ -73,9 +83,7 @@ async def create(
     key: KeyName,
     value: Value = None,
     file: File = None,
-    ttl: Annotated[
-        timedelta | None, duration("--ttl", help="Time until the key expires; the bucket must allow it")
-    ] = None,
+    ttl: Annotated[timedelta | None, duration("--ttl", "Time until the key expires; the bucket must allow it")] = None,
 ) -> None:
     """Write a key if it does not exist.
 
@@ -107,12 +115,10 @@ async def update(
     bucket: KeyedName,
     key: KeyName,
     value: Value = None,
-    last: Annotated[str | None, typer.Argument(metavar="REVISION", help="Expected last revision of the key")] = None,
+    last: Annotated[str | None, argument("REVISION", "Expected last revision of the key")] = None,
     file: File = None,
-    if_revision: Annotated[
-        str | None, expected("--if-revision", help="Expected last revision, same as REVISION")
-    ] = None,
-    ttl: Annotated[timedelta | None, duration("--ttl", help="Time until the key expires")] = None,
+    if_revision: Annotated[str | None, option("--if-revision", "N", "Expected last revision, same as REVISION")] = None,
+    ttl: Annotated[timedelta | None, duration("--ttl", "Time until the key expires")] = None,
 ) -> None:
     """Write a key if it has not changed.
 
@@ -156,13 +162,7 @@ async def revert(
     bucket: BucketName,
     key: KeyName,
     to: Annotated[
-        int,
-        typer.Argument(
-            metavar="REVISION",
-            help="Revision of the key to restore",
-            parser=parse_revision,
-            autocompletion=live("revisions"),
-        ),
+        int, argument("REVISION", "Revision of the key to restore", live("revisions"), parser=parse_revision)
     ],
 ) -> None:
     """Restore an earlier value.
@@ -180,7 +180,7 @@ async def touch(
     session: Session,
     bucket: BucketName,
     key: KeyName,
-    ttl: Annotated[timedelta, duration("--ttl", help="Time until the key expires, from now on")],
+    ttl: Annotated[timedelta, duration("--ttl", "Time until the key expires, from now on")],
 ) -> None:
     """Renew the ttl of a key.
 
@@ -197,16 +197,10 @@ async def touch(
     await warn_of_return(session, target, [key])
 
 
-NewKey = Annotated[str, typer.Argument(metavar="NEWKEY", help="New name of the key")]
-ToBucket = Annotated[
-    str | None,
-    typer.Option("--to-bucket", metavar="BUCKET", help="Target bucket, if another one", autocompletion=bucket_names),
-]
-ToContext = Annotated[
-    str | None,
-    typer.Option("--to-context", metavar="NAME", help="Context of the target bucket", autocompletion=context_names),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite NEWKEY if it exists")]
+NewKey = Annotated[str, argument("NEWKEY", "New name of the key")]
+ToBucket = Annotated[str | None, option("--to-bucket", "BUCKET", "Target bucket, if another one", bucket_names)]
+ToContext = Annotated[str | None, option("--to-context", "NAME", "Context of the target bucket", context_names)]
+Overwrite = Annotated[bool, flag("--overwrite", "Overwrite NEWKEY if it exists")]
 
 
 @command(

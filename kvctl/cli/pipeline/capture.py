@@ -4,13 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, Force, duration
+from kvctl.cli.app.options import BucketName, Force, argument, duration, flag, option
 from kvctl.cli.app.session import Session
+from kvctl.cli.facts import row_of
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import CAPTURED, COMPACTED
 from kvctl.errors import HistoryLost, UsageError
@@ -38,13 +37,12 @@ LOSS = "data-loss"
 async def capture(
     session: Session,
     bucket: BucketName,
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to capture into")],
-    checkpoint: Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="Spark checkpoint directory")],
-    once: Annotated[bool, typer.Option("--once", help="Capture the current entries, then exit")] = False,
-    trigger: Annotated[timedelta | None, duration("--trigger", help="Time between batches; 1s by default")] = None,
+    to: Annotated[str, option("--to", "PATH", "Folder to capture into")],
+    checkpoint: Annotated[str, option("--checkpoint", "DIR", "Spark checkpoint directory")],
+    once: Annotated[bool, flag("--once", "Capture the current entries, then exit")] = False,
+    trigger: Annotated[timedelta | None, duration("--trigger", "Time between batches; 1s by default")] = None,
     max_revisions: Annotated[
-        int | None,
-        typer.Option("--max-revisions", metavar="N", min=1, help="Maximum revisions per batch; 1000000 by default"),
+        int | None, option("--max-revisions", "N", "Maximum revisions per batch; 1000000 by default", min=1)
     ] = None,
     force: Force = None,
     *,
@@ -73,21 +71,18 @@ async def capture(
         max_revisions_per_trigger=max_revisions,
         fail_on_data_loss=LOSS not in (force or ()),
     )
-    job = partial(
-        capture_job.capture,
-        options=options,
-        folder=folder,
-        checkpoint=kept,
-        once=once,
-        trigger=trigger or capture_job.TRIGGER,
-    )
+    wait = trigger or capture_job.TRIGGER
+    job = partial(capture_job.capture, options=options, folder=folder, checkpoint=kept, once=once, trigger=wait)
     try:
         left = partial(_interrupted, folder)
         found = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
     except HistoryLost as error:
         error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise
-    session.show(document(_captured(found), *columns(" ".join(CAPTURED.columns)), name="path"))
+    state, seconds = found.state, round(found.seconds, 3)
+    known = {"bucket": state.bucket, "revision": state.revision, "captured": state.rows, "seconds": seconds}
+    row = row_of(CAPTURED, found, **known)
+    session.show(document(row, *columns(" ".join(CAPTURED.columns)), name="path"))
 
 
 @command(
@@ -101,8 +96,8 @@ async def capture(
 )
 async def compact(
     session: Session,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder of a capture")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Folder for the bucket's latest state")],
+    path: Annotated[str, argument("PATH", "Folder of a capture")],
+    to: Annotated[str, option("--to", "PATH", "Folder for the bucket's latest state")],
     *,
     target: OnSpark,
 ) -> None:
@@ -119,14 +114,13 @@ async def compact(
     state = compact_job.check_places(source, folder)
     if state.forced:
         session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
-    found = await run_job(
-        session,
-        target,
-        f"Compacting {source}",
-        partial(compact_job.compact, capture=source, folder=folder),
-        incomplete=f"Interrupted: `{folder}` was not changed; run the command again",
-    )
-    session.show(document(_compacted(found), *columns(" ".join(COMPACTED.columns)), name="path"))
+    job = partial(compact_job.compact, capture=source, folder=folder)
+    left = f"Interrupted: `{folder}` was not changed; run the command again"
+    found = await run_job(session, target, f"Compacting {source}", job, incomplete=left)
+    manifest = found.exported.manifest
+    known = {"bucket": manifest.bucket, "revision": manifest.cut, "keys": manifest.rows, "files": len(manifest.files)}
+    row = row_of(COMPACTED, found, **known, bytes=manifest.bytes, seconds=round(found.seconds, 3))
+    session.show(document(row, *columns(" ".join(COMPACTED.columns)), name="path"))
 
 
 def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
@@ -142,33 +136,3 @@ def _interrupted(folder: Path) -> str:
     if state is not None and state.rows:
         reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}"
     return f"Interrupted: `{folder}` {reached}; run the command again to continue"
-
-
-def _captured(found: "capture_job.CaptureResult") -> dict[str, Any]:
-    state = found.state
-    return {
-        "bucket": state.bucket,
-        "path": found.path,
-        "checkpoint": found.checkpoint,
-        "revision": state.revision,
-        "rows": found.rows,
-        "files": found.files,
-        "captured": state.rows,
-        "seconds": round(found.seconds, 3),
-    }
-
-
-def _compacted(found: "compact_job.CompactionResult") -> dict[str, Any]:
-    manifest = found.exported.manifest
-    return {
-        "bucket": manifest.bucket,
-        "capture": found.capture,
-        "path": found.path,
-        "revision": manifest.cut,
-        "keys": manifest.rows,
-        "files": len(manifest.files),
-        "bytes": manifest.bytes,
-        "captured": found.captured,
-        "replaced": found.replaced,
-        "seconds": round(found.seconds, 3),
-    }

@@ -6,18 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, bucket_names, one_of
+from kvctl.cli.app.options import BucketName, DryRun, argument, bucket_names, flag, one_of, option
 from kvctl.cli.app.session import Session
+from kvctl.cli.facts import row_of
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
-from kvctl.cli.records import EXPORT, EXPORT_PLAN, KEY_DIFFERENCE, VERIFIED
+from kvctl.cli.records import EXPORT, EXPORT_PLAN, KEY_DIFFERENCE, PARTS, VERIFIED
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import counted, quoted
-from kvctl.pipeline import options
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.files import contents as files_contents
 from kvctl.pipeline.files import export_files, target_folder
@@ -27,30 +25,20 @@ from kvctl.pipeline.jobs import verify as verify_job
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
-To = Annotated[str, typer.Option("--to", metavar="DIR", help="Folder for the files; new or empty")]
-Format = Annotated[
-    str,
-    typer.Option("--format", metavar="FORMAT", help="Format of the files: `parquet`", autocompletion=one_of("parquet")),
-]
-Mode = Annotated[
-    str,
-    typer.Option(
-        "--mode", metavar="MODE", help="`latest` values, or all `history`", autocompletion=one_of("latest", "history")
-    ),
-]
-Filter = Annotated[list[str] | None, typer.Option("--filter", metavar="FILTER", help="Only matching keys; repeatable")]
+To = Annotated[str, option("--to", "DIR", "Folder for the files; new or empty")]
+Format = Annotated[str, option("--format", "FORMAT", "Format of the files: `parquet`", one_of("parquet"))]
+Mode = Annotated[str, option("--mode", "MODE", "`latest` values, or all `history`", one_of("latest", "history"))]
+Filter = Annotated[list[str] | None, option("--filter", "FILTER", "Only matching keys; repeatable")]
 OnEvicted = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--on-evicted",
-        metavar="WHAT",
-        help="On values overwritten while reading: export the `newer` ones, or `fail`",
-        autocompletion=one_of("newer", "fail"),
+        "WHAT",
+        "On values overwritten while reading: export the `newer` ones, or `fail`",
+        one_of("newer", "fail"),
     ),
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the contents of DIR once the new export is complete")
-]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace the contents of DIR once the new export is complete")]
 
 SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="Revision")
 
@@ -114,10 +102,12 @@ async def export(
     if made.removed.files:
         what = "an export" if made.removed.whole else "an incomplete export"
         session.note(f"Removed {counted(made.removed.files, 'file')} from `{folder}`: {what}", always=True)
-    session.show(document(_export_row(made), *SUMMARY, tsv=EXPORT.columns, name="path"))
-    if made.manifest.newer and on_evicted is None:
+    manifest, seconds = made.manifest, round(made.seconds, 3)
+    known = {"path": made.path, "files": len(manifest.files), "removed": made.removed.files, "seconds": seconds}
+    session.show(document(row_of(EXPORT, manifest, **known), *SUMMARY, tsv=EXPORT.columns, name="path"))
+    if manifest.newer and on_evicted is None:
         raise PartlyDone(
-            f"Inconsistent export: {made.manifest.newer} keys or entries were overwritten before they were read",
+            f"Inconsistent export: {manifest.newer} keys or entries were overwritten before they were read",
             hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
             "accept newer values",
         )
@@ -129,9 +119,9 @@ def _contents_of(
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     if ref is not None:
         given = {"filter": reading["filter"]} if reading["filter"] else {}
-        return partial(commit.of_commit, options.parse({"bucket": name, **given, **connection}), ref)
+        return partial(commit.of_commit, pipeline_options.parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
-    return partial(files_contents.of_bucket, options.parse({"bucket": name, **given, **connection}))
+    return partial(files_contents.of_bucket, pipeline_options.parse({"bucket": name, **given, **connection}))
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:
@@ -151,31 +141,13 @@ def _show_plan(session: Session, name: str, snapshot: dict[str, Any], folder: "P
     session.show(document(row, *map(Column, row), name="path"))
 
 
-def _export_row(made: "export_job.ExportResult") -> dict[str, Any]:
-    manifest = made.manifest
-    return {
-        "bucket": manifest.bucket,
-        "path": made.path,
-        "format": manifest.format,
-        "mode": manifest.mode,
-        "cut": manifest.cut,
-        "ref": manifest.ref,
-        "exact": manifest.exact,
-        "rows": manifest.rows,
-        "files": len(manifest.files),
-        "bytes": manifest.bytes,
-        "removed": made.removed.files,
-        "seconds": round(made.seconds, 3),
-    }
-
-
 def _parse_commit(place: str, mode: str, on_evicted: str | None) -> At:
     """Parse NAME@REF. Raises UsageError, also for options that are for buckets only."""
     at = parse_at(place)
     given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None}
-    for option, is_given in given.items():
+    for name, is_given in given.items():
         if is_given:
-            raise UsageError(f"`{option}` applies only to buckets; `{place}` is a commit")
+            raise UsageError(f"`{name}` applies only to buckets; `{place}` is a commit")
     return at
 
 
@@ -189,7 +161,7 @@ def _check_one_of(option: str, value: str | None, *words: str) -> None:
 
 T = TypeVar("T")
 
-ExportPath = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the export")]
+ExportPath = Annotated[str, argument("DIR", "Folder of the export")]
 
 
 @command(
@@ -202,10 +174,7 @@ async def verify(
     session: Session,
     path: ExportPath,
     against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="BUCKET", help="Compare with this bucket as well", autocompletion=bucket_names
-        ),
+        str | None, option("--against", "BUCKET", "Compare with this bucket as well", bucket_names)
     ] = None,
     *,
     target: OnSpark,
@@ -242,46 +211,29 @@ async def verify(
 def _show_verified(
     session: Session, found: "verify_job.ExportVerification", compared: "verify_job.BucketComparison | None"
 ) -> None:
-    differences = [
-        {
-            "key": item.key,
-            "difference": str(item.difference),
-            "revision": item.revision,
-            "other_revision": item.other_revision,
-        }
-        for item in (compared.differences if compared else ())
-    ]
+    found_differences = compared.differences if compared else ()
+    differences = [row_of(KEY_DIFFERENCE, item, difference=str(item.difference)) for item in found_differences]
     if differences and session.output in ("tsv", "name"):
         session.show(View(columns=DIFFERENCES, rows=differences, name="key"))
         return
     damage = [{"file": item.file, "problem": item.problem} for item in found.damage]
-    row = {
-        "path": found.path,
-        "bucket": found.manifest.bucket,
-        "format": found.manifest.format,
-        "mode": found.manifest.mode,
-        "cut": found.manifest.cut,
-        "rows": found.manifest.rows,
-        "files": len(found.manifest.files),
-        "bytes": found.manifest.bytes,
-        "whole": found.whole,
-        "damage": damage,
-        "against": _against_row(compared, differences) if compared else None,
-        "seconds": round(found.seconds + (compared.seconds if compared else 0), 3),
-    }
+    against = None
+    if compared:
+        known = {"at": str(compared.at), "differences": differences, **compared.counts}
+        against = row_of(PARTS["against"][0], compared, **known)
+    row = row_of(
+        VERIFIED,
+        found.manifest,
+        path=found.path,
+        files=len(found.manifest.files),
+        whole=found.whole,
+        damage=damage,
+        against=against,
+        seconds=round(found.seconds + (compared.seconds if compared else 0), 3),
+    )
     sections = [("Damage", View(columns=DAMAGE, rows=damage, name="file"))] if damage else []
     sections += [("Differences", View(columns=DIFFERENCES, rows=differences, name="key"))] if differences else []
     session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
-
-
-def _against_row(compared: "verify_job.BucketComparison", differences: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "bucket": compared.bucket,
-        "at": str(compared.at),
-        "revision": compared.revision,
-        **compared.counts,
-        "differences": differences,
-    }
 
 
 def _against_text(row: dict[str, Any] | None) -> str:

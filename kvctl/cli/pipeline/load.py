@@ -5,10 +5,8 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Force, bucket_names, one_of
+from kvctl.cli.app.options import DryRun, Force, argument, bucket_names, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_writable
@@ -25,30 +23,22 @@ from kvctl.pipeline.jobs import load as load_job
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
-Path = Annotated[str, typer.Argument(metavar="PATH", help="Folder of an export, or file or folder of a table")]
-Into = Annotated[
-    str, typer.Option("--into", metavar="BUCKET", help="Bucket to write into", autocompletion=bucket_names)
-]
-KeyColumn = Annotated[
-    str | None, typer.Option("--key", metavar="COL", help="Table column that holds the key; `key` by default")
-]
-ValueColumn = Annotated[
-    str | None, typer.Option("--value", metavar="COL", help="Table column that holds the value; `value` by default")
-]
+Path = Annotated[str, argument("PATH", "Folder of an export, or file or folder of a table")]
+Into = Annotated[str, option("--into", "BUCKET", "Bucket to write into", bucket_names)]
+KeyColumn = Annotated[str | None, option("--key", "COL", "Table column that holds the key; `key` by default")]
+ValueColumn = Annotated[str | None, option("--value", "COL", "Table column that holds the value; `value` by default")]
 TableFormat = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--format",
-        metavar="FORMAT",
-        help="Table format: `parquet`, `json`, `csv` or `tsv`; by default from its extension",
-        autocompletion=one_of("parquet", "json", "csv", "tsv"),
+        "FORMAT",
+        "Table format: `parquet`, `json`, `csv` or `tsv`; by default from its extension",
+        one_of("parquet", "json", "csv", "tsv"),
     ),
 ]
-Create = Annotated[bool, typer.Option("--create", help="Create the bucket with the configuration of the export")]
-IfDifferent = Annotated[bool, typer.Option("--if-different", help="Write only values that differ from the bucket's")]
-DeadLetter = Annotated[
-    str | None, typer.Option("--dead-letter", metavar="DIR", help="Folder for rejected rows, with the causes")
-]
+Create = Annotated[bool, flag("--create", "Create the bucket with the configuration of the export")]
+IfDifferent = Annotated[bool, flag("--if-different", "Write only values that differ from the bucket's")]
+DeadLetter = Annotated[str | None, option("--dead-letter", "DIR", "Folder for rejected rows, with the causes")]
 
 
 @command(

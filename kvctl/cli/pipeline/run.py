@@ -1,22 +1,141 @@
-"""`kvctl pipeline run` and `check`: SQL scripts on Spark, and a test of Spark and its workers."""
+"""`kvctl pipeline audit`, `commit`, `run` and `check`: further jobs on Spark, and a test of Spark and its workers."""
 
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun
+from kvctl.cli.app.options import DryRun, argument, bucket_names, option
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.bucket.options import parse_metadata
-from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job
-from kvctl.cli.records import PIPELINE_PLAN, RAN, SPARK
+from kvctl.cli.flows import show_result
+from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
+from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job, source_options
+from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, NEW_COMMIT, PIPELINE_COMMIT_PLAN, PIPELINE_PLAN, RAN, SPARK
+from kvctl.cli.repo import views
+from kvctl.cli.repo.commit import Meta
+from kvctl.cli.repo.options import AtBranch, Author, Message, open_branch, parse_branch
+from kvctl.cli.topology import audit_views
+from kvctl.cli.topology.audit import All, WaitFor, Work, exit_code, say
 from kvctl.errors import UsageError
+from kvctl.kv import names as kv_names
+from kvctl.phrases import counted
+from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline.jobs import audit as audit_job
+from kvctl.pipeline.jobs import commit as commit_job
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
+from kvctl.topology.audit import verdict
+from kvctl.versions import commits
+
+
+@command(
+    "pipeline audit",
+    examples=[
+        "kvctl pipeline audit ORDERS ORDERS_NYC",
+        "kvctl pipeline audit ORDERS ORDERS_NYC EU --all -o ndjson",
+        "kvctl pipeline audit ORDERS ORDERS_NYC --master spark://spark.example.com:7077",
+    ],
+    see=["topology audit", "bucket diff", "help pipeline"],
+    prints=(AUDIT, AUDIT_DIFFERENCE),
+)
+async def audit(
+    session: Session,
+    origin: Annotated[str, argument("ORIGIN", "Bucket to compare with", bucket_names)],
+    names: Annotated[list[str], argument("REPLICA...", "Mirrors, aggregates or buckets", bucket_names)],
+    list_all: All = False,
+    wait_for: WaitFor = None,
+    *,
+    target: OnSpark,
+) -> int:
+    """Compare replicas with their origin, key by key, with Spark.
+
+    Works like `kvctl topology audit`, with its output and exit codes. Compares each key's last operation and value
+    through the topology's transforms, and in mirrors its revision too. Spark reads and compares both sides, and
+    differences are read again from the leaders before they are reported. A bucket that does not replicate ORIGIN is
+    compared key by key.
+
+    On one machine, `topology audit` is as fast. Use this command for larger buckets and on clusters.
+    """
+    for name in (origin, *names):
+        kv_names.check_bucket(name)
+    options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
+    await audit_job.find_pairs(await session.client(), origin, names)
+    found: list[verdict.AuditDifference] = []
+    keep = found.append if list_all else lambda _: None
+    patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
+    job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep)
+    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
+    if list_all:
+        rows = [audit_views.difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
+        session.show(audit_views.differences_view()._replace(rows=rows))
+    say(session, work, list_all=list_all)
+    return exit_code(work)
+
+
+@command(
+    "pipeline commit",
+    examples=[
+        "kvctl pipeline commit config@main --from config.export -m 'From the lake'",
+        "kvctl pipeline commit stock@main --from stock.parquet --key sku --value count -m 'Tonight'",
+    ],
+    see=["repo commit", "pipeline export", "load", "help versions"],
+    prints=(NEW_COMMIT, PIPELINE_COMMIT_PLAN),
+)
+async def commit(
+    session: Session,
+    at: AtBranch,
+    path: Annotated[str, option("--from", "PATH", "Folder of an export, or a table")],
+    message: Message,
+    meta: Meta = None,
+    key: KeyColumn = None,
+    value: ValueColumn = None,
+    format: TableFormat = None,
+    author: Author = None,
+    dry_run: DryRun = False,
+    *,
+    target: OnSpark,
+) -> None:
+    """Record an export or a table as one commit of a versioned bucket.
+
+    The commit contains exactly these rows, with the same tree and root as after loading and committing them. Spark's
+    tasks sort and store the leaves, then the branch moves atomically. The branch must have no staged changes (4). PATH
+    is an export or a table as for `kvctl pipeline load`. TTLs and headers are left out.
+
+    After a crash, run the command again: it makes one commit in total. If the branch already holds the rows under this
+    message, that commit is shown. Otherwise a commit without changes exits 1.
+
+    --dry-run sorts and checks all rows and stores nothing.
+    """
+    place = parse_branch(at)
+    if not message.strip():
+        raise UsageError("The message is empty", hint="Describe the commit with `-m`")
+    named = bucket_options.parse_metadata(meta or ())
+    options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
+    repository = await open_branch(session, place, author=author, write=not dry_run)
+    source = await open_input(session, path, key, value, format)
+    if source.history:
+        raise UsageError(
+            "The export holds every entry, but a commit holds one value per key", hint="Export without `--mode history`"
+        )
+    await commits.read_clean(repository, place.ref, dry_run=dry_run)
+    if dry_run:
+        work = partial(commit_job.rehearse, source=source, options=options, branch=place.ref)
+        rows = await run_job(session, target, f"Checking rows for {place}", work)
+        row = {"repository": place.repository, "branch": place.ref, "rows": rows}
+        show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`", always=True)
+        return
+    job = partial(commit_job.commit, source=source, options=options, branch=place.ref, message=message, meta=named)
+    left = f"Interrupted: `{place}` was not changed; run the command again"
+    made = await run_job(
+        session, target, f"Committing to {place}", partial(job, author=repository.author), incomplete=left
+    )
+    if not made.recorded:
+        session.note(f"`{place}` already holds these {made.rows} rows", always=True)
+    views.show_made(session, place.ref, made.commit)
 
 
 @command(
@@ -30,10 +149,9 @@ from kvctl.render.view import Column, View, document
 )
 async def run(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="SQL script, `-` for standard input")],
+    file: Annotated[str, argument("FILE", "SQL script, `-` for standard input")],
     set: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Value of the variable `${NAME}` in the script; repeatable"),
+        list[str] | None, option("--set", "NAME=VALUE", "Value of the variable `${NAME}` in the script; repeatable")
     ] = None,
     dry_run: DryRun = False,
     *,
@@ -58,7 +176,12 @@ async def run(
     script = jobs_run.statements(_text(session, file), values)
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
-        _show_plan(session, await run_job(session, target, what, partial(jobs_run.plan, script=script)))
+        planned = await run_job(session, target, what, partial(jobs_run.plan, script=script))
+        rows = [asdict(item) for item in planned]
+        session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))
+        if session.output == "table":
+            for item in planned:
+                session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")
         return
     left = "Interrupted: rows that were written stay; run the command again to complete the script"
     ran = await run_job(session, target, what, partial(jobs_run.run, script=script), incomplete=left)
@@ -72,15 +195,6 @@ def _text(session: Session, file: str) -> str:
         return session.read_input(file).decode()
     except UnicodeDecodeError:
         raise UsageError(f"`{file}` is not text in UTF-8") from None
-
-
-def _show_plan(session: Session, planned: list["jobs_run.PlannedStatement"]) -> None:
-    """Show the statements; on a terminal also Spark's plans."""
-    rows = [asdict(item) for item in planned]
-    session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))
-    if session.output == "table":
-        for item in planned:
-            session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")
 
 
 WORKERS = [Column("host"), Column("python"), Column("kvctl")]

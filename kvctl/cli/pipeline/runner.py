@@ -14,10 +14,8 @@ from functools import partial
 from os.path import abspath
 from typing import Annotated, Any, TypeVar
 
-import typer
-
 from kvctl import pipeline
-from kvctl.cli.app.options import OptionGroup
+from kvctl.cli.app.options import OptionGroup, option
 from kvctl.cli.app.session import Session, in_thread
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError
@@ -40,11 +38,10 @@ def _target(given: Mapping[str, Any]) -> "spark_engine.SparkTarget":
 
 
 Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Spark cluster to run on; all cores of this machine by default"),
+    str | None, option("--master", "URL", "Spark cluster to run on; all cores of this machine by default")
 ]
-Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="Spark Connect server to run on")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="K=V", help="Spark setting; repeatable")]
+Remote = Annotated[str | None, option("--remote", "URL", "Spark Connect server to run on")]
+Conf = Annotated[list[str] | None, option("--conf", "K=V", "Spark setting; repeatable")]
 OnSpark = Annotated[
     "spark_engine.SparkTarget",
     OptionGroup({"master": (Master, None), "remote": (Remote, None), "conf": (Conf, None)}, _target),
@@ -108,7 +105,9 @@ async def run_job(
         raise
     finally:
         shutil.rmtree(engine.scratch, ignore_errors=True)
-    _show_cause(session, work.exception())
+    error = work.exception()
+    if session.options.verbose and error is not None and error.__cause__ is not None:
+        session.terminal.emit(escape(failure.text_of(error.__cause__), keep="\n\t"))
     return work.result()
 
 
@@ -146,9 +145,3 @@ def _keep_cancelling(engine: "spark_engine.Engine", work: "asyncio.Future[Any]")
     while not work.done():
         engine.cancel()
         time.sleep(PROGRESS_INTERVAL_S / 2)
-
-
-def _show_cause(session: Session, error: BaseException | None) -> None:
-    """Show the complete error of Spark with `-v`."""
-    if session.options.verbose and error is not None and error.__cause__ is not None:
-        session.terminal.emit(escape(failure.text_of(error.__cause__), keep="\n\t"))

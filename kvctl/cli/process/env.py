@@ -6,14 +6,11 @@ import signal
 from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, NoReturn
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Filters, KeyedName, Program
+from kvctl.cli.app.options import Filters, KeyedName, Program, flag, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys import target
 from kvctl.cli.keys.arguments import listed, split_keys
-from kvctl.cli.keys.bucket_target import parse_target
+from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.process import programs
 from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
 from kvctl.phrases import quoted
@@ -48,16 +45,12 @@ async def env(
     filters: Filters = None,
     *,
     words: Program,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Prefix of the variable names")] = "",
+    prefix: Annotated[str, option("--prefix", "TEXT", "Prefix of the variable names")] = "",
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow", metavar="NAME", help="Set this variable even though it changes how programs run; repeatable"
-        ),
+        option("--allow", "NAME", "Set this variable even though it changes how programs run; repeatable"),
     ] = None,
-    upper: Annotated[
-        bool, typer.Option("--upper/--no-upper", help="Upper-case the names, or keep the keys' case")
-    ] = True,
+    upper: Annotated[bool, flag("--upper/--no-upper", "Upper-case the names, or keep the keys' case")] = True,
 ) -> None:
     """Run a command with keys as environment variables.
 
@@ -90,7 +83,7 @@ async def env(
     _become(path, words, variables)
 
 
-async def _values(reader: "target.TargetReader", named: list[str], wild: list[str]) -> dict[str, bytes]:
+async def _values(reader: TargetReader, named: list[str], wild: list[str]) -> dict[str, bytes]:
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]

@@ -5,12 +5,10 @@ import os
 from datetime import timedelta
 from typing import Annotated
 
-import typer
-
 import kvctl
 from kvctl.cli import exec
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, KeyName, Program, duration
+from kvctl.cli.app.options import BucketName, KeyName, Program, duration, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import check_keys, open_bucket
 from kvctl.cli.process import programs
@@ -38,14 +36,10 @@ async def lock(
     key: KeyName,
     words: Program,
     ttl: Annotated[
-        timedelta | None, duration("--ttl", help="Time until others can take over if this holder dies [default: 30s]")
+        timedelta | None, duration("--ttl", "Time until others can take over if this holder dies [default: 30s]")
     ] = None,
-    wait: Annotated[
-        timedelta | None, duration("--wait-for", help="Maximum time to wait while the lock is held")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option("--owner", metavar="TEXT", help="Owner shown to others [default: HOST:PID]")
-    ] = None,
+    wait: Annotated[timedelta | None, duration("--wait-for", "Maximum time to wait while the lock is held")] = None,
+    owner: Annotated[str | None, option("--owner", "TEXT", "Owner shown to others [default: HOST:PID]")] = None,
 ) -> int:
     """Run a command under a lease.
 
@@ -85,7 +79,8 @@ async def lock(
     program = programs.SupervisedProgram(words, grace=lease.grace * GIVE_UP_FRACTION)
     with program.signals_passed_on():
         try:
-            await program.start(_variables(lease), lease.deadline)
+            facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": lease.token}
+            await program.start(exec.variables_of(facts), lease.deadline)
             code = await _run(program, lease)
         except LeaseLost:
             raise
@@ -120,9 +115,3 @@ async def _release(session: Session, lease: "kvctl.Lease") -> None:
     except KvctlError as error:
         rest = format_duration(lease.ttl)
         session.warn(f"Could not release `{lease.key}`, it expires within {rest}: {error.message}")
-
-
-def _variables(lease: "kvctl.Lease") -> dict[bytes, bytes]:
-    """Return the environment variables that describe the lease to COMMAND."""
-    facts = {"BUCKET": lease.bucket.name, "KEY": lease.key, "OWNER": lease.owner, "REVISION": lease.token}
-    return exec.variables_of(facts)

@@ -40,7 +40,8 @@ def find_program(name: str) -> str:
         return found
     if shutil.which(name, mode=os.F_OK) is not None or os.path.isdir(name):
         raise CannotRun(f"`{name}` is not executable", NOT_EXECUTABLE)
-    raise CannotRun(f"Command `{name}` not found", NOT_FOUND, hint=_hint(name))
+    hint = "Commands run without a shell; for pipes and variables use `sh -c '...'`" if " " in name else None
+    raise CannotRun(f"Command `{name}` not found", NOT_FOUND, hint=hint)
 
 
 def cannot_run(name: str, error: OSError) -> CannotRun:
@@ -48,10 +49,6 @@ def cannot_run(name: str, error: OSError) -> CannotRun:
     if isinstance(error, FileNotFoundError):
         return CannotRun(f"`{name}` cannot be run: its interpreter is missing", NOT_FOUND)
     return CannotRun(f"`{name}` cannot be run: {error.strerror}", NOT_EXECUTABLE)
-
-
-def _hint(name: str) -> str | None:
-    return "Commands run without a shell; for pipes and variables use `sh -c '...'`" if " " in name else None
 
 
 class SupervisedProgram:

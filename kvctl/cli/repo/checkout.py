@@ -3,12 +3,11 @@
 from contextlib import suppress
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Yes, bucket_names
+from kvctl.cli.app.options import DryRun, Yes, argument, bucket_names, option
 from kvctl.cli.app.session import Session
+from kvctl.cli.facts import row_of
 from kvctl.cli.records import ANNOTATION, CHECKOUT, CHECKOUT_STEP, COLLECTION
 from kvctl.cli.repo.options import At, AtRef, Name, open_repository, parse_at, parse_name
 from kvctl.errors import ConflictError
@@ -24,12 +23,7 @@ from kvctl.versions.transfer import record_bucket
 NAMED = 10
 """Maximum number of keys to name in a message."""
 
-FromBucket = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="BUCKET", help="Record the contents of this live bucket", autocompletion=bucket_names
-    ),
-]
+FromBucket = Annotated[str | None, option("--from", "BUCKET", "Record the contents of this live bucket", bucket_names)]
 
 SHOWN = 20
 """Maximum number of changes listed before the prompt; `--dry-run` lists all."""
@@ -48,9 +42,7 @@ SHOWN = 20
 async def checkout(
     session: Session,
     at: AtRef,
-    to: Annotated[
-        str, typer.Option("--to", metavar="BUCKET", help="Bucket to write the commit to", autocompletion=bucket_names)
-    ],
+    to: Annotated[str, option("--to", "BUCKET", "Bucket to write the commit to", bucket_names)],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -71,10 +63,14 @@ async def checkout(
     rollout = await transfer_checkout.plan(repository, place.ref, bucket, dry_run=dry_run)
     _warn(session, rollout)
     if dry_run:
-        session.show(_view(_rows(rollout)))
+        rows = [row_of(CHECKOUT_STEP, step, change=step.kind.value) for step in rollout.steps]
+        session.show(View(columns=columns("change key revision"), rows=rows, name="key", empty="No differences"))
         return
     if rollout.steps:
-        _preview(session, rollout)
+        for step in rollout.steps[:SHOWN]:
+            session.note(f"{change_sign(step.kind.value)} {step.key}")
+        if len(rollout.steps) > SHOWN:
+            session.note(f"... and {len(rollout.steps) - SHOWN:,} more; `--dry-run` lists all")
         await session.confirm(_question(rollout), yes=yes)
     with session.progress(f"Rolling out to {to}", len(rollout.steps), unit="keys") as progress:
         done = await transfer_checkout.apply(rollout, bucket, advance=progress.advance)
@@ -90,9 +86,7 @@ async def checkout(
 async def annotate(
     session: Session,
     at: AtRef,
-    filter: Annotated[
-        str, typer.Argument(metavar="FILTER", help="Filter: `*` matches one token, `>` at the end any number")
-    ] = ">",
+    filter: Annotated[str, argument("FILTER", "Filter: `*` matches one token, `>` at the end any number")] = ">",
 ) -> None:
     """Show the last commit that changed each key.
 
@@ -101,16 +95,10 @@ async def annotate(
     place = parse_at(at)
     names.check_filter(filter)
     repository = await open_repository(session, place.repository)
-    rows = [
-        {
-            "key": found.key,
-            "commit": found.id,
-            "author": found.commit.author if found.commit else None,
-            "created": format_time(found.commit.created_ns) if found.commit else None,
-            "message": found.commit.message if found.commit else None,
-        }
-        for found in await repository.annotate(place.ref, filter)
-    ]
+    rows = []
+    for found in await repository.annotate(place.ref, filter):
+        created = format_time(found.commit.created_ns) if found.commit else None
+        rows.append(row_of(ANNOTATION, found.commit, key=found.key, commit=found.id, created=created))
     shown = columns("key commit author created message", created="Age")
     session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
 
@@ -179,22 +167,6 @@ def _warn(session: Session, rollout: "transfer_checkout.CheckoutPlan") -> None:
         )
     if rollout.foreign:
         session.warn(f"Non-conforming keys are not changed: {quoted(rollout.foreign, NAMED)}")
-
-
-def _rows(rollout: "transfer_checkout.CheckoutPlan") -> list[dict[str, Any]]:
-    return [{"change": step.kind.value, "key": step.key, "revision": step.revision} for step in rollout.steps]
-
-
-def _view(rows: list[dict[str, Any]]) -> View:
-    return View(columns=columns("change key revision"), rows=rows, name="key", empty="No differences")
-
-
-def _preview(session: Session, rollout: "transfer_checkout.CheckoutPlan") -> None:
-    """List the first changes on stderr of a terminal, before the prompt."""
-    for step in rollout.steps[:SHOWN]:
-        session.note(f"{change_sign(step.kind.value)} {step.key}")
-    if len(rollout.steps) > SHOWN:
-        session.note(f"... and {len(rollout.steps) - SHOWN:,} more; `--dry-run` lists all")
 
 
 def _question(rollout: "transfer_checkout.CheckoutPlan") -> str:

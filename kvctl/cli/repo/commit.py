@@ -3,11 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
 
-import typer
-
 from kvctl.cli import records
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import number
+from kvctl.cli.app.options import flag, number, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options
 from kvctl.cli.records import BRANCH_STATUS, COMMIT, KEY_CHANGE, NEW_COMMIT, STAGED_KEY
@@ -105,10 +103,8 @@ PENDING = 8
 IN_TABLE = 100
 """Number of commits from which a table takes its column widths."""
 
-Meta = Annotated[
-    list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of the commit; repeatable")
-]
-FirstParent = Annotated[bool, typer.Option("--first-parent", help="Follow only the first parent of merges")]
+Meta = Annotated[list[str] | None, option("--meta", "KEY=VALUE", "Metadata of the commit; repeatable")]
+FirstParent = Annotated[bool, flag("--first-parent", "Follow only the first parent of merges")]
 
 
 @command(
@@ -147,7 +143,7 @@ async def commit(
     at: AtBranch,
     message: Message,
     meta: Meta = None,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing is staged")] = False,
+    allow_empty: Annotated[bool, flag("--allow-empty", "Commit even if nothing is staged")] = False,
     source: FromBucket = None,
     author: Author = None,
 ) -> None:
@@ -187,12 +183,10 @@ async def commit(
 async def log(
     session: Session,
     at: AtRef,
-    limit: Annotated[int | None, number("--limit", help="Maximum number of commits")] = None,
+    limit: Annotated[int | None, number("--limit", "Maximum number of commits")] = None,
     first_parent: FirstParent = False,
-    graph: Annotated[bool, typer.Option("--graph", help="Draw the history, one line for each commit")] = False,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Show only commits that changed this key")
-    ] = None,
+    graph: Annotated[bool, flag("--graph", "Draw the history, one line for each commit")] = False,
+    key: Annotated[str | None, option("--key", "KEY", "Show only commits that changed this key")] = None,
 ) -> None:
     """Show the history of a ref, newest commit first.
 
@@ -243,12 +237,10 @@ async def diff(
     session: Session,
     at: AtRef,
     other: Annotated[str | None, ref_argument("REF", "Ref to compare with [default: the staged changes]")] = None,
-    three_dot: Annotated[bool, typer.Option("--three-dot", help="Show what REF changed since the merge base")] = False,
-    patch: Annotated[
-        bool, typer.Option("--patch", "-p", help="Show changed lines, as on a terminal without -o")
-    ] = False,
-    stat: Annotated[bool, typer.Option("--stat", help="Show a table with the beginning of each value")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences")] = False,
+    three_dot: Annotated[bool, flag("--three-dot", "Show what REF changed since the merge base")] = False,
+    patch: Annotated[bool, flag("--patch -p", "Show changed lines, as on a terminal without -o")] = False,
+    stat: Annotated[bool, flag("--stat", "Show a table with the beginning of each value")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 8 if there are differences")] = False,
 ) -> int:
     """Show the differences between two refs.
 

@@ -3,12 +3,10 @@
 from contextlib import suppress
 from typing import Annotated
 
-import typer
-
 import kvctl
 from kvctl.cli import records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, Yes, deletes, live
+from kvctl.cli.app.options import Confirm, DryRun, NewName, Yes, argument, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.flows import show_config, show_result
@@ -17,7 +15,6 @@ from kvctl.cli.repo import views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
 from kvctl.cli.repo.options import Author, Name, open_repository, parse_at, parse_name, writable
 from kvctl.errors import KvctlError, UsageError
-from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import stream_kind
 from kvctl.kv.names import is_ref
 from kvctl.render.fields import columns
@@ -37,13 +34,7 @@ group(
 
 
 RepositorySettings = Annotated[Given, setting_options("repository")]
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-Place = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME|NAME@REF", help="Repository, or one of its commits", autocompletion=live("places", names=True)
-    ),
-]
+Place = Annotated[str, argument("NAME|NAME@REF", "Repository, or one of its commits", live("places", names=True))]
 
 
 @command(
@@ -83,7 +74,9 @@ async def init(
     begun = bucket is not None and await begin_with(session, repository, bucket)
     text = f"Created repository `{name}`" if fresh else f"Repository `{name}` already exists with this configuration"
     if not fresh and not await repository.branches():
-        text += f", but has no branches. {await _branch_hint(name, repository)}"
+        newest = await refs.newest(repository.store)
+        text += ", but has no branches. Create one at the newest commit: "
+        text += f"`kvctl branch create {name}@main --from {newest}`"
     if not fresh and bucket is not None:
         text += f"; {'recorded' if begun else 'did not record'} bucket `{bucket.name}`"
     show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
@@ -138,7 +131,9 @@ async def delete(
     parse_name(name)
     api = (await session.client()).api if dry_run else await writable(session)
     found = await catalog.find(api, name)
-    dependents = await _dependents(api, found)
+    dependents: list[graph.Dependent] = []
+    with suppress(KvctlError):  # its mirrors, and streams that do not answer and may be mirrors
+        dependents = await inventory.dependents(api, found.stream)
     mirrors = [item.node.name for item in dependents if item.node.kind != stream_kind.Kind.UNKNOWN]
     row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
@@ -155,16 +150,3 @@ async def delete(
         await session.confirm(question, yes=yes)
     await catalog.delete(api, name)
     show_result(session, {**row, "changed": True}, f"Deleted repository `{name}`")
-
-
-async def _branch_hint(name: str, repository: "kvctl.Repository") -> str:
-    """Describe how to create a branch after the last one was deleted."""
-    newest = await refs.newest(repository.store)
-    return f"Create one at the newest commit: `kvctl branch create {name}@main --from {newest}`"
-
-
-async def _dependents(api: "jetstream_api.Api", found: "catalog.ExistingRepository") -> "list[graph.Dependent]":
-    """Return the repository's visible mirrors, and streams that do not answer and may be mirrors of it."""
-    with suppress(KvctlError):
-        return await inventory.dependents(api, found.stream)
-    return []

@@ -3,11 +3,9 @@
 from collections.abc import Awaitable
 from typing import Annotated
 
-import typer
-
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Unasked, number, one_of
+from kvctl.cli.app.options import DryRun, Unasked, flag, number, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
 from kvctl.cli.records import KEY_CHANGE, MERGE_CONFLICT, NEW_COMMIT, RESET
@@ -34,9 +32,7 @@ from kvctl.versions.tree import tree
 STRATEGIES = ("source-wins", "dest-wins")
 
 Commit = Annotated[str, ref_argument("COMMIT", "Commit: its id or any ref")]
-Parent = Annotated[
-    int | None, number("--parent", help="For a merge commit: number of the parent to compare with, from 1")
-]
+Parent = Annotated[int | None, number("--parent", "For a merge commit: number of the parent to compare with, from 1")]
 
 
 @command(
@@ -56,17 +52,11 @@ async def merge(
     dest: Annotated[str, ref_argument("DST", "Branch to merge into")],
     strategy: Annotated[
         str | None,
-        typer.Option(
-            "--strategy",
-            metavar="STRATEGY",
-            help="Side that wins conflicts: `source-wins` or `dest-wins`",
-            autocompletion=one_of(*STRATEGIES),
-        ),
+        option("--strategy", "STRATEGY", "Side that wins conflicts: `source-wins` or `dest-wins`", one_of(*STRATEGIES)),
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="Make one commit without a second parent")] = False,
+    squash: Annotated[bool, flag("--squash", "Make one commit without a second parent")] = False,
     message: Annotated[
-        str | None,
-        typer.Option("--message", "-m", metavar="MSG", help="Commit message [default: `Merge SRC into DST`]"),
+        str | None, option("--message -m", "MSG", "Commit message [default: `Merge SRC into DST`]")
     ] = None,
     author: Author = None,
     dry_run: DryRun = False,
@@ -80,20 +70,14 @@ async def merge(
     If SRC is already merged, DST's last commit is printed. A branch with staged changes cannot be merged into (4).
     Unrelated histories exit with 1.
     """
-    place, ref = _branch_of(name, dest), parse_ref(source, parse_name(name))
+    place, ref = parse_branch(f"{parse_name(name)}@{parse_ref(dest, name)}"), parse_ref(source, name)
     if strategy is not None and strategy not in STRATEGIES:
         raise UsageError(f"`{strategy}` is not a merge strategy", hint=f"Use one of {', '.join(STRATEGIES)}")
     if message is not None and not message.strip():
         raise UsageError("The message must not be empty")
     repository = await open_branch(session, place, write=not dry_run, author=author)
-    combined = repository.merge(
-        ref,
-        place.ref,
-        message or "",
-        strategy=tree.Strategy(strategy) if strategy else None,
-        squash=squash,
-        dry_run=dry_run,
-    )
+    wins = tree.Strategy(strategy) if strategy else None
+    combined = repository.merge(ref, place.ref, message or "", strategy=wins, squash=squash, dry_run=dry_run)
     await _combine(session, repository, place, combined, dry_run, f"`{ref}` is already merged into `{place.ref}`")
 
 
@@ -205,11 +189,9 @@ async def merge_base(
 async def reset(
     session: Session,
     at: AtBranch,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Reset only this key")] = None,
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="P", help="Reset only keys with this prefix")
-    ] = None,
-    hard: Annotated[str | None, ref_option("--hard", help="Move the branch to this commit instead")] = None,
+    key: Annotated[str | None, option("--key", "KEY", "Reset only this key")] = None,
+    prefix: Annotated[str | None, option("--prefix", "P", "Reset only keys with this prefix")] = None,
+    hard: Annotated[str | None, ref_option("--hard", "Move the branch to this commit instead")] = None,
     yes: Unasked = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -247,12 +229,8 @@ async def _reset_staged(
         else:
             await repository.reset(place.ref)
     done = f"{'Would drop' if dry_run else 'Dropped'} {counted(len(dropped), 'staged change')} of `{place}`"
-    row = {
-        "repository": place.repository,
-        "branch": place.ref,
-        "keys": [{"key": one} for one in dropped],
-        "changed": bool(dropped),
-    }
+    keys = [{"key": one} for one in dropped]
+    row = {"repository": place.repository, "branch": place.ref, "keys": keys, "changed": bool(dropped)}
     idle = f"Nothing {'matching ' if key or prefix else ''}is staged on `{place}`"
     show_result(session, row, done if dropped else idle, always=dry_run or not dropped)
 
@@ -264,9 +242,3 @@ async def _reset_hard(session: Session, repository: "kvctl.Repository", place: "
         await views.show_changes(session, repository, found, empty="Nothing would change")
         return
     views.show_made(session, place.ref, moved)
-
-
-def _branch_of(name: str, text: str) -> "At":
-    """Parse the branch to merge into. Raises UsageError."""
-    repository = parse_name(name)
-    return parse_branch(f"{repository}@{parse_ref(text, repository)}")

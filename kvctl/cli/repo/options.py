@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 import kvctl
-from kvctl.cli.app.options import live
+from kvctl.cli.app.options import argument, live, option
 from kvctl.cli.app.session import Session
 from kvctl.deferred import pattern
 from kvctl.errors import NotFoundError, UsageError
@@ -127,29 +125,17 @@ def _branches(repository: str) -> str:
 
 def ref_argument(metavar: str, help: str) -> Any:
     """Declare an argument that is a ref of the repository named before."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=live("refs"))
+    return argument(metavar, help, live("refs"))
 
 
-def ref_option(*spellings: str, help: str) -> Any:
+def ref_option(spelling: str, help: str) -> Any:
     """Declare an option whose value is a ref of the repository named by the arguments."""
-    return typer.Option(*spellings, metavar="REF", help=help, autocompletion=live("refs"))
+    return option(spelling, "REF", help, live("refs"))
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the repository", autocompletion=live("repositories"))
-]
-AtRef = Annotated[
-    str,
-    typer.Argument(metavar="NAME@REF", help="Repository and ref: branch, tag, commit", autocompletion=live("places")),
-]
-AtBranch = Annotated[
-    str, typer.Argument(metavar="NAME@BRANCH", help="Repository and branch", autocompletion=live("places", tags=False))
-]
-AtTag = Annotated[
-    str, typer.Argument(metavar="NAME@TAG", help="Repository and tag", autocompletion=live("places", branches=False))
-]
-Author = Annotated[
-    str | None,
-    typer.Option("--author", metavar="TEXT", help="Author of the commit [default: KVCTL_AUTHOR or user@host]"),
-]
-Message = Annotated[str, typer.Option("--message", "-m", metavar="MSG", help="Commit message")]
+Name = Annotated[str, argument("NAME", "Name of the repository", live("repositories"))]
+AtRef = Annotated[str, argument("NAME@REF", "Repository and ref: branch, tag, commit", live("places"))]
+AtBranch = Annotated[str, argument("NAME@BRANCH", "Repository and branch", live("places", tags=False))]
+AtTag = Annotated[str, argument("NAME@TAG", "Repository and tag", live("places", branches=False))]
+Author = Annotated[str | None, option("--author", "TEXT", "Author of the commit [default: KVCTL_AUTHOR or user@host]")]
+Message = Annotated[str, option("--message -m", "MSG", "Commit message")]

@@ -101,7 +101,7 @@ async def branch_show(session: Session, at: AtBranch) -> None:
 async def branch_create(
     session: Session,
     at: AtBranch,
-    source: Annotated[str, ref_option("--from", help="Commit to start from")] = "main",
+    source: Annotated[str, ref_option("--from", "Commit to start from")] = "main",
     dry_run: DryRun = False,
 ) -> None:
     """Create a branch.
@@ -111,19 +111,27 @@ async def branch_create(
     """
     place = parse_at(at)
     refs.check_new_name(place.ref)
+    await _create(session, place, source, "branch", f"Show it with `kvctl branch show {place}`", dry_run=dry_run)
+
+
+async def _create(session: Session, place: At, ref: str, kind: str, hint: str, *, dry_run: bool) -> None:
+    """Create a branch or a tag at a commit. Raises ConflictError with the hint if it exists at another one."""
     repository = await open_repository(session, place.repository, write=not dry_run)
-    commit = await refs.committed(repository.store, parse_ref(source, place.repository))
-    found = (await repository.branches()).get(place.ref)
+    commit = await refs.committed(repository.store, parse_ref(ref, place.repository))
+    found = (await (repository.branches() if kind == "branch" else repository.tags())).get(place.ref)
     if found not in (None, commit):
-        raise ConflictError(
-            f"Branch `{place.ref}` already exists at commit `{short(str(found))}`",
-            hint=f"Show it with `kvctl branch show {place}`",
-        )
-    if found is None and not dry_run and not await repository.create_branch(place.ref, commit):
+        text = f"{kind.capitalize()} `{place.ref}` already exists at commit `{short(str(found))}`"
+        raise ConflictError(text, hint=hint)
+    create = repository.create_branch if kind == "branch" else repository.create_tag
+    if found is None and not dry_run and not await create(place.ref, commit):
         found = commit
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
-    done = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
-    text = done if found is None else f"Branch `{place.ref}` already exists at this commit"
+    if found is not None:
+        text = f"{kind.capitalize()} `{place.ref}` already exists at this commit"
+    elif kind == "branch":
+        text = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
+    else:
+        text = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
     show_result(session, row, text, always=dry_run or found is not None)
 
 
@@ -207,20 +215,8 @@ async def tag_create(
     (4): tags do not move. A tag and a branch cannot have the same name.
     """
     place = parse_tag(at)
-    repository = await open_repository(session, place.repository, write=not dry_run)
-    commit = await refs.committed(repository.store, parse_ref(ref, place.repository))
-    found = (await repository.tags()).get(place.ref)
-    if found not in (None, commit):
-        raise ConflictError(
-            f"Tag `{place.ref}` already exists at commit `{short(str(found))}`",
-            hint=f"Choose another name, or delete the tag with `kvctl tag delete {place}`",
-        )
-    if found is None and not dry_run and not await repository.create_tag(place.ref, commit):
-        found = commit
-    row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
-    done = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
-    text = done if found is None else f"Tag `{place.ref}` already exists at this commit"
-    show_result(session, row, text, always=dry_run or found is not None)
+    hint = f"Choose another name, or delete the tag with `kvctl tag delete {place}`"
+    await _create(session, place, ref, "tag", hint, dry_run=dry_run)
 
 
 @command("tag delete", examples=["kvctl tag delete config@v1"], see=["tag ls"], prints=(REF_CHANGE, CHANGE))

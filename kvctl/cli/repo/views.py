@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import kvctl
+from kvctl.cli import records
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY, REPOSITORY_ROW
@@ -35,16 +36,8 @@ COMMIT = columns(
 
 def commit_row(commit: "model.Commit") -> dict[str, Any]:
     """Return a commit as a JSON object."""
-    return {
-        "id": commit.id,
-        "root": commit.root,
-        "parents": list(commit.parents),
-        "message": commit.message,
-        "author": commit.author,
-        "created": format_time(commit.created_ns),
-        "meta": dict(commit.meta),
-        "generation": commit.generation,
-    }
+    created = format_time(commit.created_ns)
+    return row_of(records.COMMIT, commit, parents=list(commit.parents), created=created, meta=dict(commit.meta))
 
 
 def show_made(session: Session, branch: str, commit: "model.Commit") -> None:
@@ -215,23 +208,17 @@ def status_view(session: Session, repository: str, status: "ref_diff.Status", la
 
 
 def _value_of(session: Session) -> Callable[["ref_diff.Value"], Any]:
-    """Choose how the output format shows a value; None stands for a missing key."""
-    return _value_row if session.output in ("json", "ndjson", "yaml") else _value_text
+    """Choose how the output format shows a value, in tables as text or `base64:...`; None stands for a missing key."""
 
+    def shown(value: "ref_diff.Value") -> Any:
+        if not isinstance(value, bytes):
+            return None
+        text, encoding = text_of(value)
+        if session.output in ("json", "ndjson", "yaml"):
+            return {"value": text, "encoding": encoding}
+        return text if encoding == "utf-8" else f"base64:{text}"
 
-def _value_row(value: "ref_diff.Value") -> dict[str, str] | None:
-    if not isinstance(value, bytes):
-        return None
-    text, encoding = text_of(value)
-    return {"value": text, "encoding": encoding}
-
-
-def _value_text(value: "ref_diff.Value") -> str | None:
-    """Return a value as text, or as `base64:...`."""
-    if not isinstance(value, bytes):
-        return None
-    text, encoding = text_of(value)
-    return text if encoding == "utf-8" else f"base64:{text}"
+    return shown
 
 
 CONTEXT = 3

@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import typer
-
 from kvctl.cli import flows
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, deletes, number, one_of
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, argument, deletes, number, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import cluster_row, dependent_row, servers_view
 from kvctl.cli.facts import of_stream, row_of
@@ -22,6 +20,7 @@ from kvctl.cli.stream.options import (
     check_stream,
     dated_by_server,
     named,
+    settings_columns,
 )
 from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream import config_diff, config_text, edits, streams
@@ -29,7 +28,7 @@ from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.fields import columns
-from kvctl.render.view import Column, Row, View, age_text, document
+from kvctl.render.view import Column, View, age_text, document
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import graph, inventory
@@ -43,14 +42,9 @@ group(
     """,
 )
 
-Subjects = Annotated[
-    list[str] | None, typer.Option("--subject", metavar="SUBJECT", help="Subject to listen on; repeatable")
-]
-Storage = Annotated[
-    str | None,
-    typer.Option("--storage", metavar="KIND", help="`file` or `memory`", autocompletion=one_of("file", "memory")),
-]
-Replicas = Annotated[int | None, number("--replicas", help="Number of stream replicas, 1 to 5")]
+Subjects = Annotated[list[str] | None, option("--subject", "SUBJECT", "Subject to listen on; repeatable")]
+Storage = Annotated[str | None, option("--storage", "KIND", "`file` or `memory`", one_of("file", "memory"))]
+Replicas = Annotated[int | None, number("--replicas", "Number of stream replicas, 1 to 5")]
 
 
 @command(
@@ -62,7 +56,7 @@ Replicas = Annotated[int | None, number("--replicas", help="Number of stream rep
 async def ls(
     session: Session,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="FILTER", help="List only streams that listen on this subject")
+        str | None, option("--subject", "FILTER", "List only streams that listen on this subject")
     ] = None,
 ) -> None:
     """List streams.
@@ -115,9 +109,7 @@ async def show(session: Session, stream: StreamName) -> None:
 )
 async def create(
     session: Session,
-    stream: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the stream [default: `name` in the file]")
-    ] = None,
+    stream: Annotated[str | None, argument("NAME", "Name of the stream [default: `name` in the file]")] = None,
     subjects: Subjects = None,
     storage: Storage = None,
     replicas: Replicas = None,
@@ -262,11 +254,9 @@ async def delete(
 async def purge(
     session: Session,
     stream: StreamName,
-    subject: Annotated[
-        str | None, typer.Option("--subject", metavar="FILTER", help="Purge only messages on these subjects")
-    ] = None,
-    sequence: Annotated[int | None, number("--seq", help="Purge only messages before this sequence")] = None,
-    keep: Annotated[int | None, number("--keep", help="Number of messages to keep")] = None,
+    subject: Annotated[str | None, option("--subject", "FILTER", "Purge only messages on these subjects")] = None,
+    sequence: Annotated[int | None, number("--seq", "Purge only messages before this sequence")] = None,
+    keep: Annotated[int | None, number("--keep", "Number of messages to keep")] = None,
     yes: Yes = False,
     confirm: Confirm = None,
     dry_run: DryRun = False,
@@ -371,7 +361,9 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
         ("Origins", View(columns=_ORIGINS, rows=row["origins"])),
         ("Alternates, nearest first", View(columns=_ALTERNATES, rows=row["alternates"])),
     ]
-    return document(row, *_DETAILS, *_settings(row["config"]), tsv=STREAM.columns, sections=sections)
+    shown = "name subjects description num_replicas storage retention"
+    settings = settings_columns(row["config"], config_text.STREAM, shown)
+    return document(row, *_DETAILS, *settings, tsv=STREAM.columns, sections=sections)
 
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
@@ -406,21 +398,6 @@ def _origin(origin: SourceState) -> dict[str, Any]:
         "last_seen": None if active < 0 else active / 1e9,
         "error": (origin.get("error") or {}).get("description"),
     }
-
-
-def _settings(config: Row) -> list[Column]:
-    """Return columns for settings that differ from the defaults."""
-    left_out = {"name", "subjects", "description", "num_replicas", "storage", "retention"}
-    differing = config_diff.differences({}, dict(config), config_text.STREAM)
-    return [
-        Column("config", change.field.replace("_", " ").capitalize(), text=_always(change.words[1]))
-        for change in differing
-        if change.field not in left_out
-    ]
-
-
-def _always(text: str) -> Any:
-    return lambda _: text
 
 
 _UNKNOWN = {"kind": "unknown", "subjects": [], "state": "offline"}

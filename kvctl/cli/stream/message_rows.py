@@ -1,6 +1,5 @@
 """Rows and views of messages."""
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import kvctl
 from kvctl import wire
 from kvctl.cli.records import DELIVERED_MESSAGE, STORED_MESSAGE
 from kvctl.errors import KvctlError
+from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View, age_text
 from kvctl.units import format_size, format_time
@@ -49,17 +49,13 @@ class Rows:
         }
 
     def _data(self, data: bytes, sequence: int) -> dict[str, str]:
-        if self._encoding != "base64":
-            try:
-                return {"data": data.decode(), "encoding": "utf-8"}
-            except UnicodeDecodeError:
-                if self._encoding is not None:
-                    raise KvctlError(
-                        f"The data of message {sequence} is not UTF-8", hint="Use `--encoding base64`"
-                    ) from None
-        if self._table and self._encoding is None:
-            return {"data": f"({format_size(len(data))} of binary data)", "encoding": "base64"}
-        return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
+        try:
+            text, encoding = text_of(data, self._encoding)
+        except KvctlError as error:
+            raise KvctlError(f"The data of message {sequence} is not UTF-8", hint=error.hint) from None
+        if self._table and encoding == "base64" and self._encoding is None:
+            text = f"({format_size(len(data))} of binary data)"
+        return {"data": text, "encoding": encoding}
 
 
 def headers_of(header: bytes) -> dict[str, str]:

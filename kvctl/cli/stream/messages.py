@@ -4,12 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli import flows
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Force, moment, number, size
+from kvctl.cli.app.options import DryRun, Force, argument, flag, moment, number, option, size
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import show_result
 from kvctl.cli.keys.arguments import Encoding
 from kvctl.cli.records import MESSAGE_DELETION, STORED_MESSAGE, SUBJECT
 from kvctl.cli.stream.message_rows import Rows, stored_view
@@ -21,7 +19,7 @@ from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
 
-Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence of the message, or of the first one")]
+Sequence_ = Annotated[int | None, argument("SEQ", "Sequence of the message, or of the first one")]
 
 
 @command(
@@ -31,9 +29,7 @@ Sequence_ = Annotated[int | None, typer.Argument(metavar="SEQ", help="Sequence o
     prints=(SUBJECT,),
 )
 async def subjects(
-    session: Session,
-    stream: StreamName,
-    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of subjects")] = ">",
+    session: Session, stream: StreamName, subject: Annotated[str, argument("FILTER", "Filter of subjects")] = ">"
 ) -> None:
     """List the subjects of a stream with their message counts."""
     check_stream(stream)
@@ -61,25 +57,19 @@ async def get(
     session: Session,
     stream: StreamName,
     sequence: Sequence_ = None,
-    last_for: Annotated[
-        str | None, typer.Option("--last-for", metavar="SUBJECT", help="Read the last message on a subject")
-    ] = None,
+    last_for: Annotated[str | None, option("--last-for", "SUBJECT", "Read the last message on a subject")] = None,
     next_for: Annotated[
-        str | None,
-        typer.Option("--next-for", metavar="SUBJECT", help="Read the next message on a subject, from SEQ or the first"),
+        str | None, option("--next-for", "SUBJECT", "Read the next message on a subject, from SEQ or the first")
     ] = None,
-    start_time: Annotated[
-        int | None, moment("--start-time", help="Read the first message at or after this time")
-    ] = None,
-    batch: Annotated[int | None, number("--batch", help="Maximum number of messages")] = None,
-    max_bytes: Annotated[int | None, size("--max-bytes", help="Maximum size of all messages")] = None,
+    start_time: Annotated[int | None, moment("--start-time", "Read the first message at or after this time")] = None,
+    batch: Annotated[int | None, number("--batch", "Maximum number of messages")] = None,
+    max_bytes: Annotated[int | None, size("--max-bytes", "Maximum size of all messages")] = None,
     last_of: Annotated[
-        list[str] | None,
-        typer.Option("--last-of", metavar="SUBJECT", help="Read the last message of each matching subject; repeatable"),
+        list[str] | None, option("--last-of", "SUBJECT", "Read the last message of each matching subject; repeatable")
     ] = None,
-    up_to_seq: Annotated[int | None, number("--up-to-seq", help="Read --last-of as of this sequence")] = None,
-    up_to_time: Annotated[int | None, moment("--up-to-time", help="Read --last-of as of this time, inclusive")] = None,
-    leader: Annotated[bool, typer.Option("--leader", help="Read from the leader, which is always current")] = False,
+    up_to_seq: Annotated[int | None, number("--up-to-seq", "Read --last-of as of this sequence")] = None,
+    up_to_time: Annotated[int | None, moment("--up-to-time", "Read --last-of as of this time, inclusive")] = None,
+    leader: Annotated[bool, flag("--leader", "Read from the leader, which is always current")] = False,
     encoding: Encoding = None,
 ) -> None:
     """Read messages by sequence, subject or time.
@@ -120,8 +110,8 @@ async def get(
 async def delete_message(
     session: Session,
     stream: StreamName,
-    sequence: Annotated[int, typer.Argument(metavar="SEQ", help="Sequence of the message")],
-    erase: Annotated[bool, typer.Option("--erase/--no-erase", help="Overwrite the message on disk")] = True,
+    sequence: Annotated[int, argument("SEQ", "Sequence of the message")],
+    erase: Annotated[bool, flag("--erase/--no-erase", "Overwrite the message on disk")] = True,
     dry_run: DryRun = False,
     force: Force = None,
 ) -> None:
@@ -141,9 +131,8 @@ async def delete_message(
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
-    flows.show_result(
-        session, row, f"{'Would delete' if dry_run else 'Deleted'} message {sequence} of stream `{stream}`"
-    )
+    done = "Would delete" if dry_run else "Deleted"
+    show_result(session, row, f"{done} message {sequence} of stream `{stream}`")
 
 
 def _check(request: "direct_get.DirectRequest", leader: bool) -> None:

@@ -1,36 +1,28 @@
-"""Shared parameters of stream and consumer commands: names, `--config FILE`, `--set PATH=VALUE`."""
+"""Shared parameters of stream and consumer commands: names, `--config FILE`, `--set PATH=VALUE`; views of settings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli.app.options import live
+from kvctl.cli.app.options import argument, live, option
 from kvctl.cli.app.session import Session
 from kvctl.documents import parser
 from kvctl.errors import StreamNotFound, UsageError
-from kvctl.jetstream import config_text, streams
+from kvctl.jetstream import config_diff, config_text, streams
+from kvctl.render.view import Column
 from kvctl.tokens import check_name, shown
 from kvctl.units import Ago
 
-StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream", autocompletion=live("streams"))]
-ConsumerName = Annotated[
-    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer", autocompletion=live("consumers"))
-]
+StreamName = Annotated[str, argument("STREAM", "Name of the stream", live("streams"))]
+ConsumerName = Annotated[str, argument("CONSUMER", "Name of the consumer", live("consumers"))]
 ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", metavar="FILE", help="Configuration in JSON or YAML, as `show -o json` prints it; `-` for stdin"
-    ),
+    str | None, option("--config", "FILE", "Configuration in JSON or YAML, as `show -o json` prints it; `-` for stdin")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PATH=VALUE", help="Set a field, as in `max_age=1h`; an empty value unsets it; repeatable"
-    ),
+    option("--set", "PATH=VALUE", "Set a field, as in `max_age=1h`; an empty value unsets it; repeatable"),
 ]
-Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description")]
+Description = Annotated[str | None, option("--description", "TEXT", "Description")]
 
 
 def check_stream(name: str) -> str:
@@ -71,7 +63,10 @@ def apply_settings(
     schema: "config_text.Schema",
 ) -> "config_text.Config":
     """Return the configuration with the fields of the file, then of `--set`. Raises UsageError."""
-    found = {**config, **(_from_file(session, file, schema) if file else {})}
+    found = dict(config)
+    if file:
+        document = parser.parse(session.read_input(file), "standard input") if file == "-" else parser.read(file)
+        found |= config_text.read(document.data, schema, document.where)
     for text in texts or ():
         config_text.assign(found, text, schema)
     return found
@@ -92,15 +87,19 @@ async def dated_by_server(
     return found
 
 
-def _from_file(session: Session, file: str, schema: "config_text.Schema") -> "config_text.Config":
-    name = "standard input" if file == "-" else file
-    document = parser.parse(session.read_input(file), name) if file == "-" else parser.read(file)
-    return config_text.read(document.data, schema, document.where)
-
-
 async def by_server(session: Session, stream: str, time_ns: int | None) -> int | None:
     """Return the time of an option; a relative one is resolved against the clock of the stream's leader."""
     if not isinstance(time_ns, Ago):
         return time_ns
     clock = await streams.ServerClock.read((await session.client()).api, stream)
     return time_ns.on(clock.now_ns())
+
+
+def settings_columns(config: Mapping[str, Any], schema: "config_text.Schema", shown: str) -> list[Column]:
+    """Return columns for the settings that differ from the defaults, but for those that are `shown` anyway."""
+
+    def column(name: str, text: str) -> Column:
+        return Column("config", name.replace("_", " ").capitalize(), text=lambda _: text)
+
+    differing = config_diff.differences({}, dict(config), schema)
+    return [column(item.field, item.words[1]) for item in differing if item.field not in shown.split()]

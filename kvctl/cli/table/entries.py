@@ -4,21 +4,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
+from kvctl.cli import records
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, live, number
+from kvctl.cli.app.options import DryRun, argument, flag, live, number, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import Encoding, read_value, require_value
-from kvctl.cli.records import (
-    TABLE_ENTRY,
-    TABLE_ENTRY_PAGE,
-    TABLE_EXISTS,
-    TABLE_KEY,
-    TABLE_KEY_PAGE,
-    TABLE_NEXT,
-    TABLE_WRITE,
-)
 from kvctl.cli.table.views import ENTRIES, KEYS, entry_row, key_row, show_writes, write_row
 from kvctl.errors import KeyNotFound
 from kvctl.phrases import counted
@@ -29,18 +19,12 @@ from kvctl.tables import batch_file, ranges, table
 from kvctl.tables import changes as tables_changes
 from kvctl.tables import keys as tables_keys
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table", autocompletion=live("tables"))]
-Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="Key: text, `hex:...` or `base64:...`", autocompletion=live("table_keys"))
-]
-Family = Annotated[
-    str | None,
-    typer.Option("--family", metavar="F", help="Key family; `''` is the empty family, not the absence of one"),
-]
-Leader = Annotated[bool, typer.Option("--leader", help="Read from the leader, which is always current")]
+TableName = Annotated[str, argument("TABLE", "Name of the table", live("tables"))]
+Key = Annotated[str, argument("KEY", "Key: text, `hex:...` or `base64:...`", live("table_keys"))]
+Family = Annotated[str | None, option("--family", "F", "Key family; `''` is the empty family, not the absence of one")]
+Leader = Annotated[bool, flag("--leader", "Read from the leader, which is always current")]
 IfVersion = Annotated[
-    str | None,
-    typer.Option("--if-version", metavar="V", help="Required version of the entry; `not-exists` if it must not exist"),
+    str | None, option("--if-version", "V", "Required version of the entry; `not-exists` if it must not exist")
 ]
 
 
@@ -51,9 +35,9 @@ async def open_table(session: Session, name: str) -> "table.Table[bytes, bytes]"
 
 NOT_FOUND = 3
 
-Value = Annotated[str | None, typer.Argument(metavar="VALUE|-", help="Value; `-` reads it from standard input")]
-File = Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the value from a file")]
-Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys: text, `hex:...` or `base64:...`")]
+Value = Annotated[str | None, argument("VALUE|-", "Value; `-` reads it from standard input")]
+File = Annotated[str | None, option("--file -f", "FILE", "Read the value from a file")]
+Keys = Annotated[list[str], argument("KEY...", "Keys: text, `hex:...` or `base64:...`")]
 
 
 @command(
@@ -64,7 +48,7 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys: text, `
         'kvctl table put users alice \'{"age": 34}\' --if-version "$version"',
     ],
     see=["table put-if-absent", "table update", "table get"],
-    prints=(TABLE_WRITE,),
+    prints=(records.TABLE_WRITE,),
 )
 async def put(
     session: Session,
@@ -91,7 +75,7 @@ async def put(
     "table put-if-absent",
     examples=["kvctl table put-if-absent users alice '{}'"],
     see=["table put"],
-    prints=(TABLE_WRITE,),
+    prints=(records.TABLE_WRITE,),
 )
 async def put_if_absent(
     session: Session, table: TableName, key: Key, value: Value = None, file: File = None, family: Family = None
@@ -110,7 +94,7 @@ async def put_if_absent(
     "table get",
     examples=["kvctl table get users alice", "kvctl table get users alice -o json | jq -r .version"],
     see=["table get-all", "table entries"],
-    prints=(TABLE_ENTRY,),
+    prints=(records.TABLE_ENTRY,),
 )
 async def get(
     session: Session,
@@ -133,7 +117,7 @@ async def get(
             hint=f"List the keys with `kvctl table keys {table}`",
         )
     if session.options.output is not None:
-        session.show(document(entry_row(entry, encoding), *ENTRIES, tsv=TABLE_ENTRY.columns, name="key"))
+        session.show(document(entry_row(entry, encoding), *ENTRIES, tsv=records.TABLE_ENTRY.columns, name="key"))
     elif encoding == "base64":
         session.value(f"{text_of(entry.value, encoding)[0]}\n".encode())
     else:
@@ -142,7 +126,10 @@ async def get(
 
 
 @command(
-    "table exists", examples=["kvctl table exists users alice && echo there"], see=["table get"], prints=(TABLE_EXISTS,)
+    "table exists",
+    examples=["kvctl table exists users alice && echo there"],
+    see=["table get"],
+    prints=(records.TABLE_EXISTS,),
 )
 async def exists(session: Session, table: TableName, key: Key, family: Family = None) -> int:
     """Check if an entry exists.
@@ -153,7 +140,7 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
     there = await (await open_table(session, table)).exists(name, family=family)
     text, how = text_of(name)
     row = {"key": text, "key_encoding": how, "family": family, "exists": there}
-    session.show(document(row, *columns("key family exists"), tsv=TABLE_EXISTS.columns, name="exists"))
+    session.show(document(row, *columns("key family exists"), tsv=records.TABLE_EXISTS.columns, name="exists"))
     return 0 if there else NOT_FOUND
 
 
@@ -161,7 +148,7 @@ async def exists(session: Session, table: TableName, key: Key, family: Family = 
     "table get-all",
     examples=["kvctl table get-all users alice bob", "kvctl table get-all users alice bob --family staff -o json"],
     see=["table get", "table entries"],
-    prints=(TABLE_ENTRY,),
+    prints=(records.TABLE_ENTRY,),
 )
 async def get_all(
     session: Session,
@@ -181,7 +168,7 @@ async def get_all(
     with_nulls = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
     shown = rows if with_nulls else [row for row in rows if row]
-    session.show(View(columns=ENTRIES, tsv=TABLE_ENTRY.columns, rows=shown, name="key", light=True))
+    session.show(View(columns=ENTRIES, tsv=records.TABLE_ENTRY.columns, rows=shown, name="key", light=True))
     if missing and not with_nulls:
         listed = ", ".join(tables_changes.named(family, name) for name in missing[:10])
         raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))
@@ -192,7 +179,7 @@ async def get_all(
     "table remove",
     examples=["kvctl table remove users alice", 'kvctl table remove users alice --if-version "$version"'],
     see=["table delete", "table update"],
-    prints=(TABLE_WRITE,),
+    prints=(records.TABLE_WRITE,),
 )
 async def remove(
     session: Session, table: TableName, key: Key, family: Family = None, if_version: IfVersion = None
@@ -223,12 +210,12 @@ async def rm(session: Session, table: TableName, key: Key, family: Family = None
     "table update",
     examples=["kvctl table update users -f changes.yaml", "kvctl table update users -f - < changes.ndjson"],
     see=["table put", "table remove", "help tables"],
-    prints=(TABLE_WRITE,),
+    prints=(records.TABLE_WRITE,),
 )
 async def update(
     session: Session,
     table: TableName,
-    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="File of changes, `-` for standard input")],
+    file: Annotated[str, option("--file -f", "FILE", "File of changes, `-` for standard input")],
     dry_run: DryRun = False,
 ) -> None:
     """Write and remove up to 1,000 entries in one atomic batch.
@@ -260,11 +247,11 @@ def _checked(session: Session, key: str, value: str | None, file: str | None, fa
     return data
 
 
-Prefix = Annotated[str | None, typer.Option("--prefix", metavar="K", help="Prefix of the keys")]
-From = Annotated[str | None, typer.Option("--from", metavar="K", help="First key")]
-To = Annotated[str | None, typer.Option("--to", metavar="K", help="Last key, inclusive")]
-Limit = Annotated[int | None, number("--limit", help="Maximum number of entries; prints a token to resume from")]
-After = Annotated[str | None, typer.Option("--after", metavar="TOKEN", help="Resume from a previous listing's token")]
+Prefix = Annotated[str | None, option("--prefix", "K", "Prefix of the keys")]
+From = Annotated[str | None, option("--from", "K", "First key")]
+To = Annotated[str | None, option("--to", "K", "Last key, inclusive")]
+Limit = Annotated[int | None, number("--limit", "Maximum number of entries; prints a token to resume from")]
+After = Annotated[str | None, option("--after", "TOKEN", "Resume from a previous listing's token")]
 
 
 @command(
@@ -275,7 +262,7 @@ After = Annotated[str | None, typer.Option("--after", metavar="TOKEN", help="Res
         'kvctl table keys users --limit 100 --after "$token" -o json',
     ],
     see=["table entries", "help tables"],
-    prints=(TABLE_KEY, TABLE_KEY_PAGE, TABLE_NEXT),
+    prints=(records.TABLE_KEY, records.TABLE_KEY_PAGE, records.TABLE_NEXT),
 )
 async def keys(
     session: Session,
@@ -292,7 +279,7 @@ async def keys(
     Keys without a family come first, then one family after the other. If --limit ends the listing early, a token is
     printed, in JSON as `next`. Pass it to --after, now or later, with the same family, prefix and bounds.
     """
-    shape = _Shape("keys", KEYS, TABLE_KEY.columns, key_row)
+    shape = _Shape("keys", KEYS, records.TABLE_KEY.columns, key_row)
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=False)
 
 
@@ -300,7 +287,7 @@ async def keys(
     "table entries",
     examples=["kvctl table entries users", "kvctl table entries users --from a --to b -o ndjson"],
     see=["table keys", "help tables"],
-    prints=(TABLE_ENTRY, TABLE_ENTRY_PAGE, TABLE_NEXT),
+    prints=(records.TABLE_ENTRY, records.TABLE_ENTRY_PAGE, records.TABLE_NEXT),
 )
 async def entries(
     session: Session,
@@ -318,7 +305,7 @@ async def entries(
     An entry that exists during the complete listing appears exactly once; its value may be newer than the start of the
     listing. --limit and --after work as in `table keys`.
     """
-    shape = _Shape("entries", ENTRIES, TABLE_ENTRY.columns, lambda entry: entry_row(entry, encoding))
+    shape = _Shape("entries", ENTRIES, records.TABLE_ENTRY.columns, lambda entry: entry_row(entry, encoding))
     await _scan(session, table, shape, _range(family, prefix, start, end), limit, after, values=True)
 
 
@@ -359,9 +346,5 @@ def _range(family: str | None, prefix: str | None, start: str | None, end: str |
     def bound(text: str | None) -> bytes | None:
         return None if text is None else tables_keys.parse_key(text)
 
-    return ranges.Range(
-        ranges.Families.ALL if family is None else family,
-        prefix=bound(prefix) or b"",
-        start=bound(start),
-        end=bound(end),
-    )
+    of = ranges.Families.ALL if family is None else family
+    return ranges.Range(of, prefix=bound(prefix) or b"", start=bound(start), end=bound(end))

@@ -3,24 +3,13 @@
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
 import kvctl
+from kvctl.cli import records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import DryRun, Force, Yes, deletes, duration, number
+from kvctl.cli.app.options import DryRun, Force, NewName, Yes, deletes, duration, flag, number
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import show_config, show_result, show_sealed
-from kvctl.cli.records import (
-    CHANGE,
-    DIFFERENCE,
-    SEAL,
-    TABLE,
-    TABLE_COMPACTION,
-    TABLE_CREATION,
-    TABLE_DELETION_PLAN,
-    TABLE_ROW,
-)
 from kvctl.cli.table import views
 from kvctl.cli.table.entries import TableName
 from kvctl.errors import RefusedError, UsageError
@@ -43,24 +32,21 @@ group(
 
 TableSettings = Annotated[Given, setting_options("table")]
 TableEdit = Annotated[Given, setting_options("table", edit=True)]
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
 
 
 @command(
     "table create",
     examples=["kvctl table create users", "kvctl table create users --partitions 64 --replicas 3"],
     see=["table show", "help tables"],
-    prints=(TABLE_CREATION,),
+    prints=(records.TABLE_CREATION,),
 )
 async def create(
     session: Session,
     name: NewName,
     partitions: Annotated[
-        int | None, number("--partitions", help="Number of partitions, which cannot be changed later [default: 16]")
+        int | None, number("--partitions", "Number of partitions, which cannot be changed later [default: 16]")
     ] = None,
-    partition_streams: Annotated[
-        bool, typer.Option("--partition-streams", help="Store each partition in its own stream")
-    ] = False,
+    partition_streams: Annotated[bool, flag("--partition-streams", "Store each partition in its own stream")] = False,
     *,
     settings: TableSettings,
     dry_run: DryRun = False,
@@ -84,7 +70,9 @@ async def create(
     show_result(session, row, text, always=not fresh)
 
 
-@command("table ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"], prints=(TABLE_ROW,))
+@command(
+    "table ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"], prints=(records.TABLE_ROW,)
+)
 async def ls(session: Session) -> None:
     """List tables."""
     api = (await session.client()).api
@@ -92,14 +80,14 @@ async def ls(session: Session) -> None:
     for found in await tables_catalog.listing(api):
         rows.append(views.table_row(found, [info async for _, info in tables_catalog.partitions(api, found)]))
     empty = "No tables; create one with `kvctl table create NAME`"
-    session.show(View(columns=views.TABLES, tsv=TABLE_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=views.TABLES, tsv=records.TABLE_ROW.columns, rows=rows, empty=empty))
 
 
 @command(
     "table show",
     examples=["kvctl table show users", "kvctl table show users -o json"],
     see=["table ls"],
-    prints=(TABLE,),
+    prints=(records.TABLE,),
     in_pipe="fields",
 )
 async def show(session: Session, table: TableName) -> None:
@@ -115,15 +103,13 @@ async def show(session: Session, table: TableName) -> None:
     "table edit",
     examples=["kvctl table edit users --description 'People' --max-bytes 10GB", "kvctl table edit users --clear ttl"],
     see=["table create", "table show"],
-    prints=(CHANGE, DIFFERENCE),
+    prints=(records.CHANGE, records.DIFFERENCE),
     forces=lambda: (hazards.LOSSY_EDIT,),
 )
 async def edit(
     session: Session,
     table: TableName,
-    partitions: Annotated[
-        int | None, number("--partitions", help="Number of partitions, which cannot be changed")
-    ] = None,
+    partitions: Annotated[int | None, number("--partitions", "Number of partitions, which cannot be changed")] = None,
     *,
     settings: TableEdit,
     clear: Annotated[list[str] | None, clear_option("table")] = None,
@@ -135,7 +121,10 @@ async def edit(
     The difference is shown first. An edit that would lose entries is refused without --force lossy-edit. The number of
     partitions and --partition-streams cannot be changed.
     """
-    _check_clear(clear)
+    for name in clear or ():
+        field = name.replace("-", "_")
+        if field not in tables_config.SETTINGS and field != "placement" and not name.startswith("metadata."):
+            raise UsageError(f"`{name}` is not a table field that can be cleared")
     if not settings and not clear and partitions is None:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
     api = (await session.client()).api
@@ -151,7 +140,9 @@ async def edit(
     show_result(session, {"name": table, "changed": changed}, text, always=not changed)
 
 
-@command("table seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"], prints=(SEAL,))
+@command(
+    "table seal", examples=["kvctl table seal users --yes"], see=["table delete", "table show"], prints=(records.SEAL,)
+)
 async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a table permanently read-only.
 
@@ -171,12 +162,12 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
     "table compact",
     examples=["kvctl table compact users --dry-run", "kvctl table compact users --older-than 30d"],
     see=["table remove", "bucket compact"],
-    prints=(TABLE_COMPACTION,),
+    prints=(records.TABLE_COMPACTION,),
 )
 async def compact(
     session: Session,
     table: TableName,
-    older_than: Annotated[timedelta | None, duration("--older-than", help="Minimum age of removed markers")] = None,
+    older_than: Annotated[timedelta | None, duration("--older-than", "Minimum age of removed markers")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Remove the markers of removed entries.
@@ -191,16 +182,15 @@ async def compact(
     if not dry_run:
         await opened.remove_markers(found)
     text = f"{'Would remove' if dry_run else 'Removed'} {counted(count, 'marker')} from table `{table}`"
-    show_result(
-        session, {"name": table, "markers": count, "changed": bool(count) and not dry_run}, text, always=dry_run
-    )
+    row = {"name": table, "markers": count, "changed": bool(count) and not dry_run}
+    show_result(session, row, text, always=dry_run)
 
 
 @command(
     "table delete",
     examples=["kvctl table delete users"],
     see=["table remove", "table ls"],
-    prints=(CHANGE, TABLE_DELETION_PLAN),
+    prints=(records.CHANGE, records.TABLE_DELETION_PLAN),
 )
 @deletes("table")
 async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: DryRun = False) -> None:
@@ -212,12 +202,8 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     api = await _writable(session)
     found = await tables_catalog.find(api, table, incomplete=True)
     if dry_run:
-        show_result(
-            session,
-            {"name": table, "streams": [{"name": stream} for stream in found.streams]},
-            f"Would delete table `{table}`",
-            always=True,
-        )
+        row = {"name": table, "streams": [{"name": stream} for stream in found.streams]}
+        show_result(session, row, f"Would delete table `{table}`", always=True)
         return
     await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
     await tables_catalog.delete(api, table)
@@ -227,13 +213,6 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
 async def _writable(session: Session) -> Any:
     session.context.require_writable()
     return (await session.client()).api
-
-
-def _check_clear(clear: list[str] | None) -> None:
-    for name in clear or ():
-        field = name.replace("-", "_")
-        if field not in tables_config.SETTINGS and field != "placement" and not name.startswith("metadata."):
-            raise UsageError(f"`{name}` is not a table field that can be cleared")
 
 
 async def _refuse_repartition(session: Session, table: str, partitions: int | None) -> None:

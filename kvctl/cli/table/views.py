@@ -5,7 +5,7 @@ from typing import Any
 
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, row_of
-from kvctl.cli.records import TABLE, TABLE_ROW, TABLE_WRITE
+from kvctl.cli.records import TABLE, TABLE_ENTRY, TABLE_ROW, TABLE_WRITE
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import stream_kind
@@ -15,13 +15,7 @@ from kvctl.render.view import Column, View, document
 from kvctl.tables import catalog, changes, keys
 from kvctl.units import duration_from_ns, duration_seconds
 
-
-def _family_text(family: str | None) -> str:
-    """Show the empty family as `''` and no family as nothing."""
-    return {None: "", "": "''"}.get(family, family or "")
-
-
-_FAMILY = Column("family", text=_family_text)
+_FAMILY = Column("family", text=lambda family: "''" if family == "" else family or "")
 WRITES = columns("key family version", family=_FAMILY)
 KEYS = columns("key family version", family=_FAMILY)
 ENTRIES = columns("key family value version", family=_FAMILY)
@@ -46,16 +40,8 @@ def key_row(key: "changes.Entry") -> dict[str, Any]:
 
 def entry_row(entry: "changes.Entry", encoding: str | None = None) -> dict[str, Any]:
     """Return the row of an entry."""
-    key, key_encoding = text_of(entry.key)
     value, how = text_of(entry.value, encoding)
-    return {
-        "key": key,
-        "key_encoding": key_encoding,
-        "family": entry.family,
-        "value": value,
-        "encoding": how,
-        "version": str(entry.version),
-    }
+    return row_of(TABLE_ENTRY, key_row(entry), value=value, encoding=how)
 
 
 def table_row(found: "catalog.ExistingTable", infos: Sequence[StreamInfo | None] = ()) -> dict[str, Any]:
@@ -93,7 +79,8 @@ async def table_document(api: "jetstream_api.Api", found: "catalog.ExistingTable
         )
     row = table_row(found, infos)
     age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0))) or None
-    row |= {"entries": sum(entries), "ttl": age, "metadata": _metadata(found), "partition_details": partitions}
+    metadata = stream_kind.own_metadata(found.info["config"])
+    row |= {"entries": sum(entries), "ttl": age, "metadata": metadata, "partition_details": partitions}
     fields = columns(
         "name stream partitions partition_streams sealed replicas storage bytes created entries ttl description"
     )
@@ -105,7 +92,3 @@ def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: boo
     """Print the versions of written entries; in a pipe, one a line and nothing else."""
     view = View(columns=WRITES, tsv=TABLE_WRITE.columns, rows=list(rows), single=single, name="version", light=True)
     session.show(view)
-
-
-def _metadata(found: "catalog.ExistingTable") -> dict[str, str]:
-    return stream_kind.own_metadata(found.info["config"])

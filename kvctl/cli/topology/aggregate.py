@@ -3,27 +3,26 @@
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 import kvctl
-from kvctl.cli import facts
+from kvctl.cli import facts, records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, bucket_names, deletes, live
+from kvctl.cli.app.options import (
+    Confirm,
+    DryRun,
+    Force,
+    NewName,
+    Yes,
+    argument,
+    bucket_names,
+    deletes,
+    flag,
+    live,
+    option,
+)
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import show_config, show_result, warn_of_hazards
-from kvctl.cli.records import (
-    ANY,
-    BUCKET,
-    BUCKET_DELETION,
-    BUCKET_EDIT,
-    CHANGE,
-    DIFFERENCE,
-    ORIGIN_REMOVAL,
-    REPLICA_CHANGE,
-    REPLICA_ROW,
-)
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.errors import UsageError
 from kvctl.phrases import counted
@@ -44,33 +43,18 @@ group(
     """,
 )
 
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`")]
-Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Name of the aggregate", autocompletion=live("buckets", kinds=("aggregate",))),
-]
+Name = Annotated[str, argument("NAME", "Name of the aggregate", live("buckets", kinds=("aggregate",)))]
 Origins = Annotated[
-    list[str],
-    typer.Option(
-        "--origin",
-        metavar="SPEC",
-        help="Bucket, or `bucket=B,keys=F,prefix=P,...`; repeatable",
-        autocompletion=bucket_names,
-    ),
+    list[str], option("--origin", "SPEC", "Bucket, or `bucket=B,keys=F,prefix=P,...`; repeatable", bucket_names)
 ]
-Spec = Annotated[
-    str, typer.Argument(metavar="SPEC", help="Bucket, or `bucket=B,keys=F,prefix=P,...`", autocompletion=bucket_names)
-]
-Keys = Annotated[
-    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Keys to replicate, with one origin; repeatable")
-]
-Prefix = Annotated[str | None, typer.Option("--prefix", metavar="P", help="Prefix of the keys, with one origin")]
+Spec = Annotated[str, argument("SPEC", "Bucket, or `bucket=B,keys=F,prefix=P,...`", bucket_names)]
+Keys = Annotated[list[str] | None, option("--keys", "FILTER", "Keys to replicate, with one origin; repeatable")]
+Prefix = Annotated[str | None, option("--prefix", "P", "Prefix of the keys, with one origin")]
 Map = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="SRC:DEST", help="Mapping of key names, as in `*.*:stock.$2.$1`; repeatable"),
+    list[str] | None, option("--map", "SRC:DEST", "Mapping of key names, as in `*.*:stock.$2.$1`; repeatable")
 ]
 AggregateSettings = Annotated[Given, setting_options("aggregate")]
-Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which change only the aggregate")]
+Writable = Annotated[bool, flag("--writable", "Allow writes, which change only the aggregate")]
 
 
 @command(
@@ -81,7 +65,7 @@ Writable = Annotated[bool, typer.Option("--writable", help="Allow writes, which 
         "kvctl aggregate create STOCK_BY_SITE --origin STOCK --map '*.*:$2.$1' --dry-run",
     ],
     see=["help topologies", "help hazards", "aggregate add-origin", "mirror create"],
-    prints=(REPLICA_CHANGE, ANY),
+    prints=(records.REPLICA_CHANGE, records.ANY),
     forces=lambda: hazards.OF_AGGREGATES,
 )
 async def create(
@@ -120,7 +104,7 @@ async def create(
     "aggregate add-origin",
     examples=["kvctl aggregate add-origin EDGE STOCK", "kvctl aggregate add-origin EDGE bucket=STOCK,prefix=stock"],
     see=["aggregate remove-origin"],
-    prints=(REPLICA_CHANGE, ANY),
+    prints=(records.REPLICA_CHANGE, records.ANY),
     forces=lambda: hazards.OF_AGGREGATES,
 )
 async def add_origin(
@@ -149,14 +133,14 @@ async def add_origin(
     "aggregate remove-origin",
     examples=["kvctl aggregate remove-origin EDGE STOCK --yes", "kvctl aggregate remove-origin EDGE STOCK --keep-data"],
     see=["aggregate add-origin"],
-    prints=(ORIGIN_REMOVAL, ANY),
+    prints=(records.ORIGIN_REMOVAL, records.ANY),
     forces=lambda: (hazards.LAST_ORIGIN,),
 )
 async def remove_origin(
     session: Session,
     name: Name,
-    bucket: Annotated[str, typer.Argument(metavar="BUCKET", help="Origin to remove", autocompletion=live("origins"))],
-    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep its keys in the aggregate")] = False,
+    bucket: Annotated[str, argument("BUCKET", "Origin to remove", live("origins"))],
+    keep_data: Annotated[bool, flag("--keep-data", "Keep its keys in the aggregate")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     force: Force = None,
@@ -187,14 +171,8 @@ async def remove_origin(
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)
-    row = {
-        "name": name,
-        "stream": found.after["name"],
-        "origins": facts.origin_rows(found.after),
-        "removed": taken.messages,
-        "kept": len(taken.kept),
-        "changed": True,
-    }
+    row = {"name": name, "stream": found.after["name"], "origins": facts.origin_rows(found.after)}
+    row |= {"removed": taken.messages, "kept": len(taken.kept), "changed": True}
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
     show_result(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
@@ -204,7 +182,7 @@ async def remove_origin(
     "aggregate ls",
     examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"],
     see=["bucket ls"],
-    prints=(REPLICA_ROW,),
+    prints=(records.REPLICA_ROW,),
 )
 async def ls(session: Session) -> None:
     """List aggregates.
@@ -219,7 +197,7 @@ async def ls(session: Session) -> None:
     "aggregate show",
     examples=["kvctl aggregate show EDGE"],
     see=["bucket show", "doctor"],
-    prints=(BUCKET,),
+    prints=(records.BUCKET,),
     in_pipe="fields",
 )
 async def show(session: Session, name: Name) -> None:
@@ -234,7 +212,7 @@ async def show(session: Session, name: Name) -> None:
     "aggregate edit",
     examples=["kvctl aggregate edit EDGE --max-bytes 1GiB", "kvctl aggregate edit EDGE --clear description --dry-run"],
     see=["bucket edit", "aggregate show"],
-    prints=(BUCKET_EDIT, DIFFERENCE),
+    prints=(records.BUCKET_EDIT, records.DIFFERENCE),
     forces=lambda: manage.edit_hazards(),
 )
 async def edit(
@@ -262,7 +240,7 @@ async def edit(
     "aggregate delete",
     examples=["kvctl aggregate delete EDGE --yes"],
     see=["bucket delete"],
-    prints=(BUCKET_DELETION, CHANGE),
+    prints=(records.BUCKET_DELETION, records.CHANGE),
     forces=lambda: (hazards.UNREACHABLE_STREAM,),
 )
 @deletes("name")
@@ -298,11 +276,5 @@ def _parsed(
     (origin,) = origins
     if prefix is not None and (not prefix or origin.prefix):
         raise UsageError("The prefix is given twice" if prefix else "The prefix must not be empty")
-    return [
-        replace(
-            origin,
-            keys=(*origin.keys, *(keys or ())),
-            prefix=prefix or origin.prefix,
-            maps=(*origin.maps, *notation.parse_maps(maps or ())),
-        )
-    ]
+    every, mapped = (*origin.keys, *(keys or ())), (*origin.maps, *notation.parse_maps(maps or ()))
+    return [replace(origin, keys=every, prefix=prefix or origin.prefix, maps=mapped)]

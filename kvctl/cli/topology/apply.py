@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, Force, Yes
+from kvctl.cli.app.options import DryRun, Force, Yes, argument, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import warn_of_hazards
 from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE
@@ -43,15 +41,12 @@ _COLUMNS = columns("action kind name place outcome differences")
 )
 async def apply(
     session: Session,
-    plan: Annotated[
-        str | None, typer.Argument(metavar="PLAN", help="Saved plan, written by `topology plan --out`")
-    ] = None,
+    plan: Annotated[str | None, argument("PLAN", "Saved plan, written by `topology plan --out`")] = None,
     file: OptionalFile = None,
     prune: Prune = False,
     yes: Yes = False,
     confirm: Annotated[
-        list[str] | None,
-        typer.Option("--confirm", metavar="NAME", help="Confirm a recreation or a deletion with readers; repeatable"),
+        list[str] | None, option("--confirm", "NAME", "Confirm a recreation or a deletion with readers; repeatable")
     ] = None,
     no_wait: NoWait = False,
     wait_for: WaitFor = None,
@@ -80,7 +75,8 @@ async def apply(
     if found.changes:
         await confirm_plan(session, found, apis, forced=forced, yes=yes, confirmed=confirm or ())
         if session.interactive and not yes:
-            found = await _still_as_shown(chosen, found, apis)
+            shown, found = found, await saved.renewed(chosen, apis)
+            saved.require_as_shown(shown, found)
     patience = timedelta(seconds=60) if wait_for is None else wait_for
     report = await _execute(session, chosen, found, apis, None if no_wait else patience)
     show_report(session, found, forced, report)
@@ -121,15 +117,6 @@ def _require_same_servers(planned: Mapping[str, str], here: Mapping[str, str]) -
             raise ConflictError(text, hint="Create a new plan with `kvctl topology plan`")
 
 
-async def _still_as_shown(
-    chosen: "saved.SavedPlan", shown: "plan_change.TopologyPlan", apis: "Mapping[str, jetstream_api.Api]"
-) -> "plan_change.TopologyPlan":
-    """Plan again after the confirmation. Raises ConflictError for more harm than was confirmed."""
-    now = await saved.renewed(chosen, apis)
-    saved.require_as_shown(shown, now)
-    return now
-
-
 def preview(session: Session, found: "plan_change.TopologyPlan", forced: Sequence[str]) -> None:
     """Print the plan, and the hazards that have to be overridden."""
     show_plan(session, found, forced)
@@ -154,13 +141,9 @@ async def confirm_plan(
     elif session.interactive:
         session.terminal.emit(plan_text(found, forced, colored=session.terminal.colored_messages))
     hazards.refuse(found.hazards, forced, "The plan would lose, hide or mix up data")
-    _require_writable(apis)
-    await _ask(session, found, yes=yes, confirmed=confirmed, question=question)
-
-
-def _require_writable(apis: "Mapping[str, jetstream_api.Api]") -> None:
     for name, api in apis.items():
         api.connection.context.require_writable(f"Context `{name}`" if name else "The connection")
+    await _ask(session, found, yes=yes, confirmed=confirmed, question=question)
 
 
 async def _ask(
@@ -239,8 +222,7 @@ async def destroy(
     file: File,
     yes: Yes = False,
     confirm: Annotated[
-        list[str] | None,
-        typer.Option("--confirm", metavar="NAME", help="Confirm the deletion of what others replicate; repeatable"),
+        list[str] | None, option("--confirm", "NAME", "Confirm the deletion of what others replicate; repeatable")
     ] = None,
     dry_run: DryRun = False,
     force: Force = None,

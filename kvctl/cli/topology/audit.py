@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import DryRun, MarkdownFormat, Yes, bucket_names, check_markdown, duration
+from kvctl.cli.app.options import DryRun, MarkdownFormat, Yes, argument, bucket_names, check_markdown, duration, flag
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, REPAIR
 from kvctl.cli.topology import audit_views
@@ -30,13 +28,10 @@ from kvctl.topology.survey import inventory as survey_inventory
 DRIFT = 4
 UNREADABLE = 5
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="NAME", help="Mirrors, aggregates, or their origins", autocompletion=bucket_names),
-]
-All = Annotated[bool, typer.Option("--all", help="List every difference instead of counts and samples")]
+Names = Annotated[list[str] | None, argument("NAME", "Mirrors, aggregates, or their origins", bucket_names)]
+All = Annotated[bool, flag("--all", "List every difference instead of counts and samples")]
 WaitFor = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait for late entries [default: 10s, with --repair 60s]")
+    timedelta | None, duration("--wait-for", "Longest wait for late entries [default: 10s, with --repair 60s]")
 ]
 
 
@@ -71,7 +66,7 @@ async def audit(
     names: Names = None,
     file: OptionalFile = None,
     list_all: All = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair replicas that differ, after confirmation")] = False,
+    repair: Annotated[bool, flag("--repair", "Repair replicas that differ, after confirmation")] = False,
     wait_for: WaitFor = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -117,7 +112,9 @@ async def audit(
         say(session, work, list_all=list_all)
         return exit_code(work)
     if dry_run:
-        _show_steps(session, work)
+        session.show(audit_views.repairs_view(work.repairs))
+        for left in work.left:
+            session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
         return 0
     if session.terminal.is_terminal:
         say(session, work, list_all=list_all)
@@ -253,12 +250,6 @@ def _warnings(outcome: "verdict.AuditOutcome") -> list[str]:
         keys = f"{counted(outcome.collisions, 'key')} {'is' if outcome.collisions == 1 else 'are'}"
         found.append(f"{pair}: {keys} also written by others (key-collision); the last write wins")
     return found
-
-
-def _show_steps(session: Session, work: Work) -> None:
-    session.show(audit_views.repairs_view(work.repairs))
-    for left in work.left:
-        session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
 
 
 async def _repair(session: Session, work: Work, wait_for: timedelta | None, *, yes: bool) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvctl.cli.facts import row_of
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
 from kvctl.render import markdown
 from kvctl.render.fields import columns, health_style
@@ -10,7 +11,8 @@ from kvctl.render.view import Column, View
 from kvctl.topology.audit import repair as audit_repair
 from kvctl.topology.audit import verdict
 
-_RESULTS = {True: "green", False: "red"}
+_RESULTS = {True: "consistent", False: "drift", None: "not read"}
+_STYLES = {True: "green", False: "red", None: "yellow"}
 
 
 def outcomes_view(outcomes: "Sequence[verdict.AuditOutcome]") -> View:
@@ -55,7 +57,7 @@ def audit_markdown(outcomes: "Sequence[verdict.AuditOutcome]", unseen: Sequence[
     pairs = [
         (
             *(markdown.plain(str(row[name])) if row[name] is not None else None for name in words),
-            row["state"] or _result(row["consistent"]),
+            row["state"] or _RESULTS[row["consistent"]],
             markdown.plain(", ".join(row["causes"])),
         )
         for row in rows
@@ -94,49 +96,24 @@ def audit_markdown(outcomes: "Sequence[verdict.AuditOutcome]", unseen: Sequence[
 
 def outcome_row(outcome: "verdict.AuditOutcome") -> dict[str, Any]:
     """Return one pair as a JSON object."""
-    row: dict[str, Any] = {
-        "origin": outcome.origin,
-        "replica": outcome.replica,
-        "kind": str(outcome.kind),
-        "origin_at": outcome.where,
-        "context": outcome.place or None,
-        "keys": outcome.keys,
-        "missing": outcome.counts["missing"],  # type: ignore[index]
-        "extra": outcome.counts["extra"],  # type: ignore[index]
-        "stale": outcome.counts["stale"],  # type: ignore[index]
-        "differing": outcome.counts["differing"],  # type: ignore[index]
-        "collisions": outcome.collisions,
-        "local": outcome.local,
-        "expiring": outcome.expiring,
-        "consistent": outcome.consistent,
-        "causes": sorted(outcome.causes),
-        "error": outcome.error.message if outcome.error else None,
-        "samples": [difference_row(item) for item in outcome.sorted_samples()],
-        "state": str(outcome.state) if outcome.state else None,
-    }
+    row = row_of(
+        AUDIT,
+        outcome,
+        **{str(kind): outcome.counts[kind] for kind in verdict.Verdict},
+        kind=str(outcome.kind),
+        origin_at=outcome.where,
+        context=outcome.place or None,
+        causes=sorted(outcome.causes),
+        error=outcome.error.message if outcome.error else None,
+        samples=[difference_row(item) for item in outcome.sorted_samples()],
+        state=str(outcome.state) if outcome.state else None,
+    )
     return row | dict.fromkeys(_COUNTS) if outcome.error else row
 
 
 def difference_row(item: "verdict.AuditDifference") -> dict[str, Any]:
     """Return one difference as a JSON object."""
-    return {
-        "origin": item.origin,
-        "replica": item.replica,
-        "key": item.key,
-        "difference": str(item.kind),
-        "origin_key": item.origin_key,
-        "origin_revision": item.origin_revision,
-        "revision": item.revision,
-        "cause": item.cause,
-    }
-
-
-def _result(consistent: bool | None) -> str:
-    return {True: "consistent", False: "drift", None: "not read"}[consistent]
-
-
-def _style(consistent: bool | None) -> str:
-    return _RESULTS.get(consistent, "yellow") if consistent is not None else "yellow"
+    return row_of(AUDIT_DIFFERENCE, item, difference=str(item.kind))
 
 
 _COUNTS = ("keys", "missing", "extra", "stale", "differing", "collisions", "local", "expiring")
@@ -148,7 +125,7 @@ _PAIR = columns(
     "state",
     origin_at="At",
     context="In",
-    consistent=Column("consistent", "Result", keep=True, text=_result, style=_style),
+    consistent=Column("consistent", "Result", keep=True, text=_RESULTS.__getitem__, style=_STYLES.__getitem__),
     causes=Column("causes", style="red", flex=True, keep=True),
     state=Column("state", style=health_style),
 )

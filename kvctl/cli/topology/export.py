@@ -4,10 +4,8 @@ from collections.abc import Iterable, Mapping
 from textwrap import indent
 from typing import Annotated
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import bucket_names
+from kvctl.cli.app.options import argument, bucket_names
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANY, NAME
 from kvctl.documents import variables
@@ -19,12 +17,7 @@ from kvctl.topology.model import file
 from kvctl.topology.survey import inventory
 from kvctl.topology.views import export as views_export
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="BUCKET", help="Buckets, mirrors and aggregates [default: all]", autocompletion=bucket_names
-    ),
-]
+Names = Annotated[list[str] | None, argument("BUCKET", "Buckets, mirrors and aggregates [default: all]", bucket_names)]
 
 
 @command(

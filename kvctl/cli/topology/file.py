@@ -3,9 +3,8 @@
 import os
 from typing import Annotated
 
-import typer
-
 import kvctl
+from kvctl.cli.app.options import option
 from kvctl.cli.app.session import Session
 from kvctl.documents import parser, variables
 from kvctl.errors import UsageError
@@ -13,10 +12,8 @@ from kvctl.jetstream import api
 from kvctl.topology.model import file as model_file
 from kvctl.topology.survey import inventory
 
-File = Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")]
-OptionalFile = Annotated[
-    str | None, typer.Option("--file", "-f", metavar="FILE", help="Topology file, `-` for standard input")
-]
+File = Annotated[str, option("--file -f", "FILE", "Topology file, `-` for standard input")]
+OptionalFile = Annotated[str | None, option("--file -f", "FILE", "Topology file, `-` for standard input")]
 
 
 def read_document(session: Session, file: str) -> "parser.Document":

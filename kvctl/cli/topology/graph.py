@@ -2,10 +2,8 @@
 
 from typing import Annotated
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import bucket_names, one_of
+from kvctl.cli.app.options import argument, bucket_names, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import GRAPH, NAME
 from kvctl.cli.topology.file import OptionalFile, read_file
@@ -36,16 +34,10 @@ FORMATS = ("text", "mermaid", "dot", "svg")
 async def graph(
     session: Session,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="BUCKET", help="Buckets to draw, with their origins and replicas", autocompletion=bucket_names
-        ),
+        list[str] | None, argument("BUCKET", "Buckets to draw, with their origins and replicas", bucket_names)
     ] = None,
     file: OptionalFile = None,
-    format: Annotated[
-        str,
-        typer.Option("--format", metavar="FORMAT", help="text, mermaid, dot or svg", autocompletion=one_of(*FORMATS)),
-    ] = "text",
+    format: Annotated[str, option("--format", "FORMAT", "text, mermaid, dot or svg", one_of(*FORMATS))] = "text",
 ) -> None:
     """Draw buckets and their replicas.
 

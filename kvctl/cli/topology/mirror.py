@@ -2,25 +2,13 @@
 
 from typing import Annotated
 
-import typer
-
+from kvctl.cli import records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, bucket_names, deletes, live
+from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, argument, bucket_names, deletes, flag, live, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import confirm_named, show_config, show_result
-from kvctl.cli.records import (
-    ANY,
-    BUCKET,
-    BUCKET_DELETION,
-    BUCKET_EDIT,
-    CHANGE,
-    DIFFERENCE,
-    PROMOTION,
-    REPLICA_CHANGE,
-    REPLICA_ROW,
-)
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
@@ -39,29 +27,16 @@ group(
     """,
 )
 
-NewName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name: letters, digits, `_` and `-`, without prefix `KV_`")
-]
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the mirror", autocompletion=live("buckets", kinds=("mirror",)))
-]
-Origin = Annotated[
-    str, typer.Option("--origin", metavar="BUCKET", help="Bucket to replicate", autocompletion=bucket_names)
-]
-OriginDomain = Annotated[
-    str | None, typer.Option("--origin-domain", metavar="NAME", help="JetStream domain of the origin")
-]
+NewName = Annotated[str, argument("NAME", "Name: letters, digits, `_` and `-`, without prefix `KV_`")]
+Name = Annotated[str, argument("NAME", "Name of the mirror", live("buckets", kinds=("mirror",)))]
+Origin = Annotated[str, option("--origin", "BUCKET", "Bucket to replicate", bucket_names)]
+OriginDomain = Annotated[str | None, option("--origin-domain", "NAME", "JetStream domain of the origin")]
 OriginApi = Annotated[
-    str | None,
-    typer.Option("--origin-api", metavar="PREFIX", help="Prefix under which this account imports the origin's API"),
+    str | None, option("--origin-api", "PREFIX", "Prefix under which this account imports the origin's API")
 ]
-Deliver = Annotated[
-    str | None, typer.Option("--deliver", metavar="PREFIX", help="Subject prefix that the origin's account delivers on")
-]
+Deliver = Annotated[str | None, option("--deliver", "PREFIX", "Subject prefix that the origin's account delivers on")]
 MirrorSettings = Annotated[Given, setting_options("mirror")]
-Keys = Annotated[
-    list[str] | None, typer.Option("--keys", metavar="FILTER", help="Keys to replicate, where that is safe; repeatable")
-]
+Keys = Annotated[list[str] | None, option("--keys", "FILTER", "Keys to replicate, where that is safe; repeatable")]
 
 
 @command(
@@ -72,7 +47,7 @@ Keys = Annotated[
         "kvctl mirror create ORDERS_COPY --origin ORDERS --origin-api ORIGIN.API --deliver DELIVER.ORDERS.copy",
     ],
     see=["help topologies", "help hazards", "aggregate create", "mirror promote"],
-    prints=(REPLICA_CHANGE, ANY),
+    prints=(records.REPLICA_CHANGE, records.ANY),
     forces=lambda: hazards.OF_MIRRORS,
 )
 async def create(
@@ -110,7 +85,12 @@ async def create(
     await build(session, plan, "mirror", force=force, wait_for=wait_for, no_wait=no_wait, dry_run=dry_run)
 
 
-@command("mirror ls", examples=["kvctl mirror ls", "kvctl mirror ls -o json"], see=["bucket ls"], prints=(REPLICA_ROW,))
+@command(
+    "mirror ls",
+    examples=["kvctl mirror ls", "kvctl mirror ls -o json"],
+    see=["bucket ls"],
+    prints=(records.REPLICA_ROW,),
+)
 async def ls(session: Session) -> None:
     """List mirrors.
 
@@ -120,7 +100,9 @@ async def ls(session: Session) -> None:
     await list_replicas(session, "mirror", "No mirrors; create one with `kvctl mirror create`")
 
 
-@command("mirror show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"], prints=(BUCKET,))
+@command(
+    "mirror show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"], prints=(records.BUCKET,)
+)
 async def show(session: Session, name: Name) -> None:
     """Show a mirror's origin, progress and settings.
 
@@ -136,16 +118,14 @@ async def show(session: Session, name: Name) -> None:
         "kvctl mirror promote ORDERS_NYC --as ORDERS --delete-mirror",
     ],
     see=["bucket copy", "mirror delete"],
-    prints=(PROMOTION, ANY),
+    prints=(records.PROMOTION, records.ANY),
     forces=lambda: (hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM),
 )
 async def promote(
     session: Session,
     name: Name,
-    bucket: Annotated[str, typer.Option("--as", metavar="BUCKET", help="Name of the new bucket")],
-    delete_mirror: Annotated[
-        bool, typer.Option("--delete-mirror", help="Delete the mirror after the copy is verified")
-    ] = False,
+    bucket: Annotated[str, option("--as", "BUCKET", "Name of the new bucket")],
+    delete_mirror: Annotated[bool, flag("--delete-mirror", "Delete the mirror after the copy is verified")] = False,
     yes: Yes = False,
     confirm: Confirm = None,
     dry_run: DryRun = False,
@@ -171,14 +151,10 @@ async def promote(
         count = await apply_edit.promote(
             client, found, delete_mirror=delete_mirror, force=force or (), advance=progress.advance
         )
-    row = {
-        "name": bucket,
-        "stream": found.config["name"],
-        "entries": count,
-        "mirror_deleted": delete_mirror,
-        "changed": True,
-    }
-    show_result(session, row, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})")
+    row = {"name": bucket, "stream": found.config["name"], "entries": count, "mirror_deleted": delete_mirror}
+    show_result(
+        session, {**row, "changed": True}, f"Promoted mirror `{name}` to bucket `{bucket}` ({counted(count, 'entry')})"
+    )
 
 
 async def _confirm_deletion(
@@ -206,7 +182,7 @@ async def _confirm_deletion(
         "kvctl mirror edit ORDERS_NYC --clear description --dry-run",
     ],
     see=["bucket edit", "mirror show"],
-    prints=(BUCKET_EDIT, DIFFERENCE),
+    prints=(records.BUCKET_EDIT, records.DIFFERENCE),
     forces=lambda: manage.edit_hazards(),
 )
 async def edit(
@@ -234,7 +210,7 @@ async def edit(
     "mirror delete",
     examples=["kvctl mirror delete ORDERS_NYC --yes"],
     see=["bucket delete"],
-    prints=(BUCKET_DELETION, CHANGE),
+    prints=(records.BUCKET_DELETION, records.CHANGE),
     forces=lambda: (hazards.UNREACHABLE_STREAM,),
 )
 @deletes("name")

@@ -4,10 +4,8 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Annotated, Any
 
-import typer
-
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Force, MarkdownFormat, check_markdown
+from kvctl.cli.app.options import Force, MarkdownFormat, check_markdown, flag, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.file import File, open_places, read_document
@@ -138,7 +136,7 @@ CHANGES_PENDING = 8
 _NAMED_MAX = 10
 """Largest number of unlisted streams named in a note."""
 
-Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology created and the file no longer lists")]
+Prune = Annotated[bool, flag("--prune", "Delete what the topology created and the file no longer lists")]
 
 
 @command(
@@ -157,10 +155,8 @@ Prune = Annotated[bool, typer.Option("--prune", help="Delete what the topology c
 async def plan(
     session: Session,
     file: File,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Save the plan for `topology apply PLAN`")
-    ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if changes are pending")] = False,
+    out: Annotated[str | None, option("--out", "FILE", "Save the plan for `topology apply PLAN`")] = None,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 8 if changes are pending")] = False,
     prune: Prune = False,
     force: Force = None,
     format: MarkdownFormat = None,

@@ -4,11 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Force, one_of
+from kvctl.cli.app.options import Force, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANY
 from kvctl.cli.topology.file import File, read_file
@@ -42,15 +40,8 @@ _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)
 def render(
     session: Session,
     file: File,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="FORMAT", help="json, nats, nack or terraform", autocompletion=one_of(*FORMATS)
-        ),
-    ] = "json",
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Directory for the files of the format `nats`")
-    ] = None,
+    format: Annotated[str, option("--format", "FORMAT", "json, nats, nack or terraform", one_of(*FORMATS))] = "json",
+    to: Annotated[Path | None, option("--to", "DIR", "Directory for the files of the format `nats`")] = None,
     force: Force = None,
 ) -> None:
     """Print the stream configurations that a file describes, without a server.

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any
 
-import typer
-
-from kvctl.cli.app.options import duration
+from kvctl.cli.app.options import duration, flag
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
 from kvctl.cli.facts import of_stream, origin_rows, row_of
@@ -26,12 +24,10 @@ from kvctl.topology.health import health as health_health
 from kvctl.topology.survey import graph
 from kvctl.topology.survey import inventory as survey_inventory
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the replica to fill")]
-WaitFor = Annotated[
-    timedelta | None, duration("--wait-for", help="Longest wait for the replica to fill [default: 60s]")
-]
+NoWait = Annotated[bool, flag("--no-wait", "Do not wait for the replica to fill")]
+WaitFor = Annotated[timedelta | None, duration("--wait-for", "Longest wait for the replica to fill [default: 60s]")]
 DenyPurge = Annotated[
-    bool, typer.Option("--deny-purge", help="Deny purges; a purge at the origin then leaves the history readable here")
+    bool, flag("--deny-purge", "Deny purges; a purge at the origin then leaves the history readable here")
 ]
 
 

@@ -6,11 +6,9 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from kvctl import atomic_file
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, KeyName, bucket_names, one_of
+from kvctl.cli.app.options import BucketName, KeyName, argument, bucket_names, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.live import Interval, Watch, check_interval, show_live
 from kvctl.cli.records import STATUS, TRACE, TRACE_TREE
@@ -53,23 +51,15 @@ _HISTORY = 30
 async def status(
     session: Session,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME", help="Replicas, or origins of replicas [default: all]", autocompletion=bucket_names
-        ),
+        list[str] | None, argument("NAME", "Replicas, or origins of replicas [default: all]", bucket_names)
     ] = None,
     file: OptionalFile = None,
     watch: Watch = False,
     interval: Interval = None,
     format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="FORMAT", help="`prometheus`: metrics as text", autocompletion=one_of("prometheus")
-        ),
+        str | None, option("--format", "FORMAT", "`prometheus`: metrics as text", one_of("prometheus"))
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="File to replace with the metrics [default: stdout]")
-    ] = None,
+    to: Annotated[str | None, option("--to", "FILE", "File to replace with the metrics [default: stdout]")] = None,
 ) -> None:
     """Show the state of replicas.
 
