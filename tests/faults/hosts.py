@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,3 +99,9 @@ def started(network: Network, directory: Path, configs: Mapping[str, str]) -> di
     for server in servers.values():
         server.start()
     return servers
+
+
+def run(url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """kvctl in a process, connected to this server."""
+    command = [sys.executable, "-m", "kvctl", "-s", url, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)

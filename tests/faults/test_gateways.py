@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +13,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import OutcomeUnknown, UnreachableError
-from tests.faults.hosts import GATEWAYS, cluster_config, started
+from tests.faults.hosts import GATEWAYS, cluster_config, run, started
 from tests.faults.network import Network
 from tests.faults.workload import Workload
 
@@ -60,11 +58,6 @@ def two_clusters(tmp_path):
         finally:
             for server in servers.values():
                 server.kill()
-
-
-def run(url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kvctl", "-s", url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 def until_done(url: str, *words: str, limit: float = 90) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
 
 import kvctl
-from tests.faults.hosts import LEAVES, HostServer, started
+from tests.faults.hosts import LEAVES, HostServer, run, started
 from tests.faults.network import Network
 from tests.faults.workload import Workload
 
@@ -35,11 +33,6 @@ def hub_and_leaf(tmp_path):
         finally:
             for server in servers.values():
                 server.kill()
-
-
-def run(url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kvctl", "-s", url, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 async def cut(servers: Mapping[str, HostServer]) -> None:

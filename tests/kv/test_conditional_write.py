@@ -30,7 +30,7 @@ from kvctl.errors import (
 from kvctl.kv import conditional_write, identity
 from kvctl.server import Server
 from tests.support.proxy import Cut, Forward, Late, LoseAnswer, Swallow
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, putting
 from tests.support.waiting import until_async
 
 KVCTL = [sys.executable, "-m", "kvctl"]
@@ -115,7 +115,7 @@ async def test_conditional_write_that_arrives_late_is_stored_once(ours, proxy):
 async def test_conditional_write_that_was_overwritten_is_found_in_the_history(ours, proxy, server):
     first = await ours.put("k", b"1")
     proxy.on(message_of("k"), LoseAnswer(cut=True))
-    proxy.on(b"STREAM.MSG.GET", Forward(), hook=_put(server, ours.name, "k", b"x"))
+    proxy.on(b"STREAM.MSG.GET", Forward(), hook=putting(server.url, ours.name, "k", b"x"))
     assert await ours.update("k", b"x", first) == first + 1
     assert (await ours.get("k")).revision == first + 2
 
@@ -124,21 +124,21 @@ async def test_conditional_write_that_was_overwritten_is_found_in_the_history(ou
 async def test_conditional_write_is_a_conflict_after_an_unconditional_one_of_the_same_value(ours, proxy, server):
     """The history still holds the revision expected, so the first message after it is known."""
     first = await ours.put("k", b"1")
-    proxy.on(message_of("k"), Cut(), hook=_put(server, ours.name, "k", b"x"))
+    proxy.on(message_of("k"), Cut(), hook=putting(server.url, ours.name, "k", b"x"))
     with pytest.raises(WrongRevision):
         await ours.update("k", b"x", first)
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
 async def test_creation_is_unknown_after_an_unconditional_write_of_the_same_value(ours, proxy, server):
-    proxy.on(message_of("k"), Cut(), hook=_put(server, ours.name, "k", b"x"))
+    proxy.on(message_of("k"), Cut(), hook=putting(server.url, ours.name, "k", b"x"))
     with pytest.raises(OutcomeUnknown):
         await ours.create("k", b"x")
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
 async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_lost(ours, proxy, server):
-    _put(server, ours.name, "k", b"ok")()
+    putting(server.url, ours.name, "k", b"ok")()
     proxy.on(message_of("k"), Cut())
     with pytest.raises(OutcomeUnknown):
         await ours.put("k", b"ok")
@@ -146,7 +146,7 @@ async def test_put_of_the_value_that_is_there_is_unknown_when_its_request_is_los
 
 @pytest.mark.guarantee("writing-2", by="fault")
 async def test_put_is_found_under_later_writes_of_the_same_value(ours, proxy, server):
-    again = _put(server, ours.name, "k", b"ok")
+    again = putting(server.url, ours.name, "k", b"ok")
     again()
     proxy.on(message_of("k"), LoseAnswer(cut=True))
     proxy.on(b"STREAM.MSG.GET", Forward(), hook=lambda: (again(), again()))
@@ -222,14 +222,6 @@ def test_two_commands_that_create_the_same_key_do_not_both_succeed(proxy, server
     proxy.on(message_of("deploy"), Cut(), hook=lambda: run(server.url))
     run(proxy.url)
     assert codes == [0, 4]
-
-
-def _put(server: Server, bucket: str, key: str, value: bytes) -> Callable[[], object]:
-    def put() -> None:
-        with RawClient(server.url) as raw:
-            raw.put(bucket, key, value)
-
-    return put
 
 
 def _identities(raw: RawClient, bucket: str) -> list[bytes | None]:

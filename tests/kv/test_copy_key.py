@@ -26,6 +26,7 @@ from kvctl.kv import conditional_write, copy_key
 from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.transaction import execution
 from kvctl.wire import header_value
+from tests.support.contents import contents
 
 SECOND = timedelta(seconds=1)
 
@@ -41,27 +42,23 @@ async def other(client, bucket_name):
     return await client.create_bucket(f"{bucket_name}x", marker_ttl=SECOND)
 
 
-async def values(bucket: Bucket) -> dict[str, bytes]:
-    return {entry.key: entry.value async for entry in bucket.entries()}
-
-
 class TestCopy:
     async def test_keeps_both(self, bucket):
         await bucket.put("a", b"1")
         assert await copy(bucket, "a", bucket, "b") == 2
-        assert await values(bucket) == {"a": b"1", "b": b"1"}
+        assert await contents(bucket) == {"a": b"1", "b": b"1"}
 
     async def test_to_another_bucket(self, bucket, other):
         await bucket.put("a", b"1")
         await copy(bucket, "a", other, "a")
-        assert await values(other) == {"a": b"1"}
+        assert await contents(other) == {"a": b"1"}
 
     async def test_overwrites_only_when_told(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         with pytest.raises(KeyExists):
             await copy(bucket, "a", bucket, "b")
         await copy(bucket, "a", bucket, "b", overwrite=True)
-        assert await values(bucket) == {"a": b"1", "b": b"1"}
+        assert await contents(bucket) == {"a": b"1", "b": b"1"}
 
     async def test_of_a_missing_key(self, bucket):
         with pytest.raises(KeyNotFound):
@@ -84,34 +81,34 @@ class TestRename:
         await bucket.put("a", b"1")
         revision = await rename(bucket, "a", bucket, "b")
         assert revision == (await bucket.get("b")).revision == 2
-        assert await values(bucket) == {"b": b"1"}
+        assert await contents(bucket) == {"b": b"1"}
         assert [entry.operation async for entry in bucket.history("a")] == [Operation.PUT, Operation.DEL]
 
     async def test_to_another_bucket(self, bucket, other):
         await bucket.put("a", b"1")
         await rename(bucket, "a", other, "a")
-        assert (await values(bucket), await values(other)) == ({}, {"a": b"1"})
+        assert (await contents(bucket), await contents(other)) == ({}, {"a": b"1"})
 
     async def test_overwrites_only_when_told(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         with pytest.raises(KeyExists):
             await rename(bucket, "a", bucket, "b")
-        assert await values(bucket) == {"a": b"1", "b": b"2"}
+        assert await contents(bucket) == {"a": b"1", "b": b"2"}
         await rename(bucket, "a", bucket, "b", overwrite=True)
-        assert await values(bucket) == {"b": b"1"}
+        assert await contents(bucket) == {"b": b"1"}
 
     async def test_over_a_deleted_key(self, bucket):
         await bucket.put_many([("a", b"1"), ("b", b"2")])
         await bucket.delete("b")
         await rename(bucket, "a", bucket, "b")
-        assert await values(bucket) == {"b": b"1"}
+        assert await contents(bucket) == {"b": b"1"}
 
     async def test_rename_onto_itself_is_refused(self, client, bucket):
         await bucket.put("a", b"1")
         for handle in (bucket, client.bucket(bucket.name)):
             with pytest.raises(UsageError, match="equals the old one"):
                 await rename(bucket, "a", handle, "a", overwrite=True)
-        assert await values(bucket) == {"a": b"1"}
+        assert await contents(bucket) == {"a": b"1"}
 
     async def test_of_a_missing_key(self, bucket):
         with pytest.raises(KeyNotFound):
@@ -122,7 +119,7 @@ class TestRename:
         reader = client.bucket(bucket.name, read_only=True)
         with pytest.raises(ReadOnly):
             await rename(reader, "a", reader, "b")
-        assert await values(bucket) == {"a": b"1"}
+        assert await contents(bucket) == {"a": b"1"}
 
     async def test_rename_of_a_key_with_a_ttl_is_one_batch_and_keeps_the_remaining_ttl(self, client, bucket_name):
         bucket = await client.create_bucket(bucket_name, atomic=True, marker_ttl=timedelta(seconds=1))
@@ -132,7 +129,7 @@ class TestRename:
         assert entry.ttl is not None
         assert timedelta(minutes=59) < entry.ttl <= timedelta(hours=1)
         assert len(_batches([item async for item in bucket.entries(deleted=True)])) == 1
-        assert await values(bucket) == {"b": b"1"}
+        assert await contents(bucket) == {"b": b"1"}
 
     @pytest.mark.guarantee("writing-10")
     async def test_atomic_rename_is_one_batch(self, client, bucket_name):
@@ -166,7 +163,7 @@ class TestAKeyThatChangesMeanwhile:
         monkeypatch.setattr(Bucket, "get", overtaken)
         with pytest.raises(WrongRevision, match="changed while it was being renamed"):
             await rename(bucket, "a", bucket, "b")
-        assert (await values(bucket))["a"] == b"theirs"
+        assert (await contents(bucket))["a"] == b"theirs"
 
     async def test_concurrent_write_to_the_new_name_is_not_overwritten(self, client, bucket_name, monkeypatch):
         bucket = await client.create_bucket(bucket_name, atomic=True)
@@ -180,7 +177,7 @@ class TestAKeyThatChangesMeanwhile:
         monkeypatch.setattr(execution, "publish_batch", overtaken)
         with pytest.raises(WrongRevision, match="nothing was changed"):
             await rename(bucket, "a", bucket, "b")
-        assert await values(bucket) == {"a": b"1", "b": b"theirs"}
+        assert await contents(bucket) == {"a": b"1", "b": b"theirs"}
 
 
 class Interrupted(Exception):
@@ -214,8 +211,8 @@ class TestInterrupted:
         else:
             await rename(bucket, "a", bucket, "b")
         expected = {0: {"a"}, 1: {"b"} if at_once else {"a", "b"}, 2: {"b"}}[after]
-        assert set(await values(bucket)) == expected
-        assert set((await values(bucket)).values()) == {b"1"}
+        assert set(await contents(bucket)) == expected
+        assert set((await contents(bucket)).values()) == {b"1"}
 
     @pytest.mark.parametrize("stored", [True, False])
     async def test_a_lost_answer_to_a_batch_is_resolved(self, client, bucket_name, monkeypatch, stored):
@@ -235,7 +232,7 @@ class TestInterrupted:
 
         monkeypatch.setattr(execution, "publish_batch", lossy)
         assert await rename(bucket, "a", bucket, "b") == 2
-        assert await values(bucket) == {"b": b"1"}
+        assert await contents(bucket) == {"b": b"1"}
         assert (await bucket.status()).last_revision == 3
 
     async def test_rename_without_any_answer_has_an_unknown_outcome(self, own_server, monkeypatch):
@@ -279,14 +276,14 @@ class TestInterrupted:
                     with_value = [name for name, value in (await _settled(bucket)).items() if value == b"1"]
                     assert len(with_value) == 1  # never neither, never both: it is one batch
                     number = int(with_value[0].removeprefix("k."))
-            assert await values(bucket) == {"k.12": b"1"}
+            assert await contents(bucket) == {"k.12": b"1"}
 
 
 async def _settled(bucket: Bucket) -> dict[str, bytes]:
     deadline = time.monotonic() + 60
     while True:
         try:
-            return await values(bucket)
+            return await contents(bucket)
         except KvctlError:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.2)

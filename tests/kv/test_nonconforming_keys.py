@@ -2,8 +2,9 @@
 
 import pytest
 
-from kvctl import Bucket, Operation
+from kvctl import Operation
 from kvctl.errors import KeyNotFound, UsageError
+from tests.support.contents import contents
 
 FOREIGN = """
     é.日本 a\x1b[31mred a:b q"uote $ %20 _kv.internal bad\udcff\udcfe.utf * > star.* *.a a.> two.*.* mid.>.dle
@@ -27,13 +28,9 @@ def value_of(key: str) -> bytes:
     return key.encode(errors="surrogateescape")
 
 
-async def living(bucket: Bucket) -> dict[str, bytes]:
-    return {entry.key: entry.value async for entry in bucket.entries()}
-
-
 async def test_all_are_listed_as_they_are(bucket):
     assert sorted([key async for key in bucket.keys()]) == sorted([*FOREIGN, *BESIDE])
-    assert await living(bucket) == {key: value_of(key) for key in [*FOREIGN, *BESIDE]}
+    assert await contents(bucket) == {key: value_of(key) for key in [*FOREIGN, *BESIDE]}
     assert [key async for key in bucket.keys("star.*")] == ["star.*", "star.a", "star.b"]
 
 
@@ -50,7 +47,7 @@ async def test_each_is_read_as_itself(bucket, key):
 @pytest.mark.parametrize("key", FOREIGN)
 async def test_deleting_one_leaves_all_others_and_the_connection(client, bucket, key):
     revision = await bucket.delete_literal(key)
-    left = await living(bucket)
+    left = await contents(bucket)
     assert left == {other: value_of(other) for other in [*FOREIGN, *BESIDE] if other != key}
     history = [entry async for batch in bucket.history_batches(key, literal=True) for entry in batch]
     assert [item.operation for item in history] == [Operation.PUT, Operation.PUT, Operation.DEL]
@@ -84,7 +81,7 @@ async def test_nonconforming_keys_are_refused_without_literal(bucket, key):
 async def test_ordinary_keys_may_be_given_as_literals_too(bucket):
     assert (await bucket.get_literal("star.a")).value == b"star.a"
     await bucket.delete_literal("star.a")
-    assert "star.a" not in await living(bucket)
+    assert "star.a" not in await contents(bucket)
 
 
 async def test_a_get_answered_with_another_key_is_a_key_not_found(raw, client, bucket_name):

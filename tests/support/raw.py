@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -130,6 +130,16 @@ class RawClient:
 
     def _send(self, data: bytes) -> None:
         self._socket.sendall(data)
+
+
+def putting(url: str, bucket: str, key: str, value: bytes, **headers: str) -> Callable[[], object]:
+    """What another client does at some moment: write a key."""
+
+    def put() -> None:
+        with RawClient(url) as raw:
+            raw.put(bucket, key, value, {name.replace("_", "-"): text for name, text in headers.items()} or None)
+
+    return put
 
 
 def _headers(block: bytes) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from kvctl.errors import ConflictError, OutcomeUnknown
 from kvctl.kv.bulk.input_file import open_input
 from kvctl.kv.bulk.loader import LoadOptions, load
 from kvctl.kv.bulk.rows import BadRow
-from kvctl.server import Server
 from tests.support.proxy import DOWN, Cut
-from tests.support.raw import RawClient
+from tests.support.raw import putting
 
 pytestmark = pytest.mark.guarantee("writing-12", by="fault")
 
@@ -61,14 +59,6 @@ async def load_all(bucket: Bucket, folder: Path, items: list[tuple[str, str]]) -
 WAYS = pytest.mark.parametrize("write", [put_many, load_all])
 
 
-def put(server: Server, bucket: str, key: str, value: bytes) -> Callable[[], object]:
-    def hook() -> None:
-        with RawClient(server.url) as raw:
-            raw.put(bucket, key, value)
-
-    return hook
-
-
 async def contents(bucket: Bucket) -> dict[str, str]:
     return {entry.key: entry.value.decode() async for entry in bucket.entries()}
 
@@ -93,14 +83,14 @@ async def test_rows_whose_answers_are_lost_are_stored_once(ours, proxy, tmp_path
 
 @WAYS
 async def test_newer_value_of_another_client_is_not_replaced_after_a_cut(ours, proxy, server, tmp_path, write):
-    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
+    proxy.on(CUT_AT, Cut(), hook=putting(server.url, ours.name, TAKEN, b"newer"))
     unknown = await write(ours, tmp_path, rows())
     assert await contents(ours) == dict(rows()) | {TAKEN: "newer"}
     assert unknown in (1, {TAKEN})
 
 
 async def test_row_that_another_client_wrote_over_is_not_counted_as_written(ours, proxy, server, tmp_path):
-    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, b"newer"))
+    proxy.on(CUT_AT, Cut(), hook=putting(server.url, ours.name, TAKEN, b"newer"))
     path = tmp_path / "rows.ndjson"
     path.write_text("".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in rows()))
     rejected: list[BadRow] = []
@@ -112,7 +102,7 @@ async def test_row_that_another_client_wrote_over_is_not_counted_as_written(ours
 
 
 async def test_equal_value_of_another_client_is_not_taken_for_ones_own(ours, proxy, server):
-    proxy.on(CUT_AT, Cut(), hook=put(server, ours.name, TAKEN, dict(rows())[TAKEN].encode()))
+    proxy.on(CUT_AT, Cut(), hook=putting(server.url, ours.name, TAKEN, dict(rows())[TAKEN].encode()))
     summary = await ours.put_many((key, value.encode()) for key, value in rows())
     assert [key for key, _ in summary.failed] == [TAKEN]
     assert (await ours.status()).last_revision == COUNT

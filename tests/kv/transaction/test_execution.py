@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kvctl
-from kvctl import Bucket, Client, Context, Operation, Transaction
+from kvctl import Client, Context, Operation, Transaction
 from kvctl.errors import (
     BucketNotFound,
     ConditionsFailed,
@@ -26,6 +26,7 @@ from kvctl.errors import (
 )
 from kvctl.kv.transaction import execution
 from tests.project.test_faults import connections
+from tests.support.contents import contents
 from tests.support.differences import differences
 from tests.support.restricted import restricted
 
@@ -35,10 +36,6 @@ async def bucket(client, bucket_name):
     return await client.create_bucket(bucket_name, atomic=True, history=5, marker_ttl=timedelta(seconds=1))
 
 
-async def content(bucket: Bucket) -> dict[str, bytes]:
-    return {entry.key: entry.value async for entry in bucket.entries()}
-
-
 class TestAllOrNothing:
     @pytest.mark.guarantee("transactions-1")
     async def test_every_change_in_one_step(self, bucket):
@@ -46,7 +43,7 @@ class TestAllOrNothing:
         transaction = Transaction().put("port", b"8081").create("lock", b"me", ttl=timedelta(seconds=30))
         transaction.update("host", b"b", 3).delete("old").purge("older").delete("never")
         assert await bucket.commit(transaction) == [4, 5, 6, 7, 8, 9]
-        assert await content(bucket) == {"port": b"8081", "lock": b"me", "host": b"b"}
+        assert await contents(bucket) == {"port": b"8081", "lock": b"me", "host": b"b"}
         found = {entry.key: entry async for entry in bucket.entries(deleted=True)}
         assert (found["lock"].ttl, found["lock"].revision) == (timedelta(seconds=30), 5)
         deleted = {key: str(found[key].operation) for key in ("old", "older", "never")}
@@ -144,7 +141,7 @@ class TestConditions:
         while (entry := await bucket.last_entry("gone", leader=True)) and entry.operation is Operation.PUT:
             await asyncio.sleep(0.05)
         await bucket.commit(Transaction().create("gone", b"2").create("deleted", b"2").create("new", b"2"))
-        assert set((await content(bucket)).values()) == {b"2"}
+        assert set((await contents(bucket)).values()) == {b"2"}
         with pytest.raises(ConditionsFailed):
             await bucket.commit(Transaction().create("gone", b"3"))
 
@@ -247,7 +244,7 @@ class TestRefused:
         with pytest.raises(UsageError, match=f"`k{place}` takes .* the limit of the bucket `{bucket_name}` is 300"):
             await bucket.commit(transaction)
         assert time.monotonic() - begun < 5
-        assert await content(bucket) == {}
+        assert await contents(bucket) == {}
 
     async def test_a_limit_that_was_changed_in_the_meantime_is_read_again(self, client, raw, bucket_name):
         config = (await client.create_bucket(bucket_name, atomic=True, max_value_size=5000)).binding

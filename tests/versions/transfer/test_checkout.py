@@ -15,6 +15,7 @@ from kvctl.versions.ref_diff import ChangeKind
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.transfer import checkout, record_bucket
+from tests.support.contents import contents
 
 
 @pytest.fixture
@@ -37,10 +38,6 @@ async def committed(repository: Repository, content: dict[str, bytes]) -> str:
 
 async def names(repository: Repository) -> list[str]:
     return [entry.key for entry in await repository.entries("main")]
-
-
-async def content(bucket: Bucket) -> dict[str, bytes]:
-    return {entry.key: entry.value async for entry in bucket.entries()}
 
 
 async def roll_out(repository: Repository, ref: str, bucket: Bucket) -> checkout.CheckoutResult:
@@ -74,7 +71,7 @@ async def test_checkout_makes_the_bucket_equal_to_the_commit(repository, bucket)
     for commit in (before, after, before):
         done = await roll_out(repository, commit, bucket)
         assert not done.changed_meanwhile
-        assert await content(bucket) == {entry.key: entry.value for entry in await repository.entries(commit)}
+        assert await contents(bucket) == {entry.key: entry.value for entry in await repository.entries(commit)}
 
 
 async def test_checkout_writes_only_differing_keys(repository, bucket):
@@ -113,7 +110,7 @@ async def test_concurrently_changed_keys_are_reported_and_left_unchanged(reposit
     assert done.changed_meanwhile == ["k"]
     expected = {} if change == "deleted" else {"k": b"meanwhile"}
     # One batch is carried out whole or not at all; key by key, the others are done.
-    assert await content(bucket) == expected | ({} if done.at_once else {"a": b"1"})
+    assert await contents(bucket) == expected | ({} if done.at_once else {"a": b"1"})
 
 
 async def test_equal_concurrent_write_is_not_a_conflict(repository, bucket):
@@ -123,14 +120,14 @@ async def test_equal_concurrent_write_is_not_a_conflict(repository, bucket):
     done = await checkout.apply(rollout, bucket)
     assert (done.changed_meanwhile, done.done_by_others) == ((["k"], []) if done.at_once else ([], ["k"]))
     assert (done.done, done.written_by_others) == (0, [])
-    assert await content(bucket) == {"k": b"wanted"}
+    assert await contents(bucket) == {"k": b"wanted"}
 
 
 async def test_thousands_of_changes_are_applied(repository, bucket):
     commit = await committed(repository, {f"k.{number}": b"%d" % number for number in range(2500)})
     done = await roll_out(repository, commit, bucket)
     assert (done.done, done.at_once) == (2500, False)
-    assert len(await content(bucket)) == 2500
+    assert len(await contents(bucket)) == 2500
 
 
 async def test_plan_names_keys_that_lose_a_ttl_or_headers(client, repository, bucket_name):
@@ -167,9 +164,9 @@ async def test_interrupted_checkout_is_completed_by_the_next(client, repository,
     await cut
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert 0 < len(await content(bucket)) <= 3000
+    assert 0 < len(await contents(bucket)) <= 3000
     await roll_out(repository, commit, bucket)
-    assert len(await content(bucket)) == 3000
+    assert len(await contents(bucket)) == 3000
 
 
 async def test_a_bucket_is_recorded_as_a_commit(repository, bucket):
@@ -179,7 +176,7 @@ async def test_a_bucket_is_recorded_as_a_commit(repository, bucket):
     commit, _ = await record_bucket.record_bucket(repository, "main", bucket, "as it was", meta={"ticket": "7"})
     assert await repository.show("main") == commit
     assert commit.meta == {"bucket": bucket.name, "revision": str(revision), "ticket": "7"}
-    assert {entry.key: entry.value for entry in await repository.entries("main")} == await content(bucket)
+    assert {entry.key: entry.value for entry in await repository.entries("main")} == await contents(bucket)
     with pytest.raises(NothingToCommit):
         await record_bucket.record_bucket(repository, "main", bucket, "again")
     assert not (await checkout.plan(repository, "main", bucket)).steps
@@ -234,10 +231,10 @@ async def test_key_created_after_the_plan_is_reported_and_left(repository, bucke
     await bucket.put("theirs", b"1")
     done = await checkout.apply(rollout, bucket)
     assert (done.done, done.changed_meanwhile, done.written_by_others) == (2, [], ["theirs"])
-    assert (await content(bucket)).keys() == {"a", "b", "theirs"}
+    assert (await contents(bucket)).keys() == {"a", "b", "theirs"}
     again = await roll_out(repository, commit, bucket)
     assert (again.done, again.written_by_others) == (1, [])
-    assert await content(bucket) == {"a": b"1", "b": b"1"}
+    assert await contents(bucket) == {"a": b"1", "b": b"1"}
     await bucket.put("later", b"1")
     assert (await roll_out(repository, commit, bucket)).written_by_others == []
 
