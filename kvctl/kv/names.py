@@ -147,6 +147,11 @@ def overlapping(filters: list[str]) -> bool:
     return any(meet(first, second) for at, first in enumerate(filters) for second in filters[at + 1 :])
 
 
+def apart(filters: Sequence[str]) -> tuple[str, ...]:
+    """Return filters for one consumer: servers refuse overlapping ones (10138)."""
+    return (">",) if overlapping(list(filters)) else tuple(filters)
+
+
 def meet(first: str, second: str) -> bool:
     """Return whether some subject or key matches both filters."""
     ones, others = first.split("."), second.split(".")

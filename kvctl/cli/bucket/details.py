@@ -118,18 +118,17 @@ _RANKED = (
 def show(session: Session, found: "overview.Overview") -> None:
     """Print all that is known of a bucket, with warnings."""
     session.show(bucket_view(found))
-    if found.description is not None:
-        remark(session, found.description)
+    if found.status is not None:
+        remark(session, found.status)
     for text in remarks(found):
         session.warn(text)
     if not found.reads.reported and len(found.reads.alternates) > 1:
         session.note(NOT_REPORTED)
 
 
-def remark(session: Session, described: "overview.BucketDescription") -> None:
+def remark(session: Session, status: "kv_config.BucketStatus") -> None:
     """Warn about a stream that is not a complete bucket."""
-    kind = str(described.status.kind)
-    stream = described.status.stream
+    kind, stream = str(status.kind), status.stream
     if kind == "incomplete":
         session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
     elif kind == "stream":
@@ -167,27 +166,27 @@ def servers_view(cluster: dict[str, Any]) -> View:
 
 def remarks(found: "overview.Overview") -> Iterator[str]:
     """Yield warnings about the bucket, as far as they can be determined."""
-    described = found.description
-    if described is None:
+    status = found.status
+    if status is None:
         names = inventory.servers(found.info) if found.info else []
         yield f"`{found.name}` is offline: {inventory.silence(names)}, and only what others know is shown"
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
-    if described is not None and (text := stream_kind.renaming(described.status.config)):
+    if status is not None and (text := stream_kind.renaming(status.config)):
         yield text
     yield from (hazard.evidence for hazard in found.hazards)
     if found.lineage and found.lineage.same is None:
         yield found.lineage.evidence
     yield from (item.evidence for item in found.lineages.values() if not item.same)
     yield from found.doubts
-    if found.answered_by == [] and (described is None or described.status.config.get("allow_direct")):
+    if found.answered_by == [] and (status is None or status.config.get("allow_direct")):
         yield "Nothing answers direct reads of this bucket here"
 
 
 def bucket_row(found: "overview.Overview") -> dict[str, Any]:
     """Return the JSON object of a bucket; fields that only its own servers know are null if they do not answer."""
     return {
-        **(_stored(found.description.status) if found.description else _offline(found)),
+        **(_stored(found.status) if found.status else _offline(found)),
         "origins": list(_origins(found)),
         "alternates": alternate_rows(found.reads),
         "answered_by": None if found.answered_by is None else [{"stream": stream} for stream in found.answered_by],
@@ -259,7 +258,7 @@ def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
     standings = [item for item in found.health if item.link.reader == found.stream]
     states = graph.upstreams(found.info) if found.info else []
     for number, source in enumerate(sources_of(config)):
-        upstream = states[number] if states and found.description else None
+        upstream = states[number] if states and found.status else None
         standing = next((item for item in standings if item.link.source == source), None)
         origin = found.origins[number] if found.origins else standing.link.origin if standing else None
         parsed = Source.parse(source)
@@ -269,7 +268,7 @@ def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
             "domain": parsed.domain if states else None,
             "api": parsed.api or None,
             **notation.rules_json(source, found.stream),
-            "state": str(standing.state) if standing else None if found.description else "offline",
+            "state": str(standing.state) if standing else None if found.status else "offline",
             "last_seen": upstream.last_seen if upstream else None,
             "lag": standing.lag if standing else None,
             "error": upstream.error if upstream else None,

@@ -1,6 +1,6 @@
 """Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import kvctl
@@ -208,15 +208,15 @@ async def edit(
     """
     check_changes(settings, clear)
     api = (await session.client()).api
-    plan = await apply_edit.plan_edit(api, bucket, settings, clear or ())
+    planned, found = await apply_edit.plan_edit(api, bucket, settings, clear or ())
     await flows.edit(
         session,
         f"bucket `{bucket}`",
-        {"name": bucket, "stream": plan.edit.after["name"]},
-        plan.edit.differences,
-        lambda: catalog.apply_edit(api, plan.edit),
+        {"name": bucket, "stream": planned.after["name"]},
+        planned.differences,
+        lambda: catalog.apply_edit(api, planned),
         dry_run=dry_run,
-        needed=plan.hazards,
+        needed=found,
         force=force,
         refusal=f"The edit of `{bucket}` would lose or hide data",
         empty="No changes",
@@ -272,8 +272,8 @@ async def delete(
     A stream that does not answer may be a replica: the deletion is then refused without --force unreachable-stream.
     """
     api = (await session.client()).api
-    described = await overview.describe(api, bucket)
-    status, dependents = described.status, described.dependents
+    status, place = await overview.describe(api, bucket)
+    dependents = place.dependents(status.stream) if place else None
     result: dict[str, Any] = {
         "name": bucket,
         "stream": status.stream,
@@ -286,9 +286,9 @@ async def delete(
         return
     stream_kind.refuse(status.config, forcible=False)
     hazards.refuse(graph.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
-    await _confirm_deletion(session, described, bucket, yes, confirm)
+    await _confirm_deletion(session, status, dependents, bucket, yes, confirm)
     await catalog.delete(api, status.stream)
-    flows.show_result(session, {**result, "changed": True}, f"Deleted {_named(described, bucket)}")
+    flows.show_result(session, {**result, "changed": True}, f"Deleted {_named(status, bucket)}")
 
 
 async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, Any]) -> "catalog.Creation":
@@ -311,20 +311,25 @@ def check_changes(changes: Mapping[str, Any], clear: list[str] | None) -> None:
 
 
 async def _confirm_deletion(
-    session: Session, described: "overview.BucketDescription", name: str, yes: bool, confirm: str | None
+    session: Session,
+    status: "config.BucketStatus",
+    dependents: "Sequence[graph.Dependent] | None",
+    name: str,
+    yes: bool,
+    confirm: str | None,
 ) -> None:
-    what, count = _named(described, name), described.status.values
-    details.remark(session, described)
-    if described.dependents is None:
+    what, count = _named(status, name), status.values
+    details.remark(session, status)
+    if dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
-    holds, readers = counted(count, "entry"), described.dependents or ()
+    holds, readers = counted(count, "entry"), dependents or ()
     simple, typed = f"Delete {what} with {holds}?", f"Deleting {what} removes {holds}"
     await flows.confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
-def _named(described: "overview.BucketDescription", name: str) -> str:
-    sources = stream_info.sources_of(described.status.config)
+def _named(status: "config.BucketStatus", name: str) -> str:
+    sources = stream_info.sources_of(status.config)
     origins = ", ".join(f"`{source['name'].removeprefix('KV_')}`" for source in sources)
-    kind = str(described.status.kind)
+    kind = str(status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
     return f"{word} `{name}`" + (f" of {origins}" if origins else "")

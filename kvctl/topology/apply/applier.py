@@ -333,10 +333,6 @@ def _is_behind(link: Link) -> bool:
 async def _goals(api: Api, config: StreamConfig, fresh: Sequence[dict[str, object]]) -> list[Goal]:
     """Return the goals of some of the sources, without origins that do not exist."""
     target = "" if config.get("mirror") else config["name"].removeprefix(STREAM_PREFIX)
-    numbered = [(number, source) for number, source in enumerate(sources_of(config)) if source in fresh]
-    seen = await asyncio.gather(
-        *(origin_lookup.look(api, Origin.from_source(source, target)) for _, source in numbered)
-    )
-    return await arrival.goals(
-        [(*item, found) for item, found in zip(numbered, seen, strict=True) if found.exists is not False]
-    )
+    chosen = [source for source in sources_of(config) if source in fresh]
+    seen = await asyncio.gather(*(origin_lookup.look(api, Origin.from_source(source, target)) for source in chosen))
+    return await arrival.goals(pair for pair in zip(chosen, seen, strict=True) if pair[1].exists is not False)

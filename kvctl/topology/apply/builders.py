@@ -106,14 +106,13 @@ async def _planned(
 ) -> ReplicaPlan:
     """Return the plan of a replica whose last sources are those seen; `before` is it without them."""
     since = len(before["sources"]) if before else 0
-    sources = list(enumerate(sources_of(wanted)))[since:]
     others: list[StreamConfig | None] = [None] * since
     colliding, possible = await lossy_edit.stored_collisions(api, wanted, since)
     found = [hazard for item in seen for hazard in item.hazards()]
     found += hazards.introduced(before, wanted, others, [*others, *(item.config for item in seen)])
     found += [*colliding, *hazards.full(wanted, held + sum(item.held for item in seen))]
     found += await origin_lookup.cycles(api, wanted, seen)
-    goals = await arrival.goals([(*source, item) for source, item in zip(sources, seen, strict=True)])
+    goals = await arrival.goals(zip(sources_of(wanted)[since:], seen, strict=True))
     warnings = [*possible, *remarks, *(text for item in seen for text in item.warnings())]
     return ReplicaPlan(wanted, goals, found, warnings, info)
 

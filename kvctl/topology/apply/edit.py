@@ -20,6 +20,7 @@ from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.maintenance.compaction import Tombstones
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.read.listing import each
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.apply.builders import find_mirror
 from kvctl.topology.hazards import hazards, lossy_edit
@@ -36,18 +37,12 @@ _BUSY = timedelta(seconds=0.3)
 """Time for entries that are written concurrently to arrive."""
 
 
-class EditPlan(NamedTuple):
-    """A change and its hazards."""
-
-    edit: Edit
-    hazards: list[Hazard]
-
-
-async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()) -> EditPlan:
+async def plan_edit(
+    api: Api, name: str, changes: Mapping[str, Any], clear: Collection[str] = ()
+) -> tuple[Edit, list[Hazard]]:
     """Return the change with data lost and replicas harmed. Raises BucketNotFound, UsageError, RefusedError."""
     edit = await catalog.plan_edit(api, name, changes, clear)
-    found = await hazards_of(api, edit.info, edit.after, lossy_edit.BUCKET) if edit.differences else []
-    return EditPlan(edit, found)
+    return edit, await hazards_of(api, edit.info, edit.after, lossy_edit.BUCKET) if edit.differences else []
 
 
 async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig, words: Words) -> list[Hazard]:
@@ -123,7 +118,7 @@ async def _has(api: Api, reader: Dependent, origins: Collection[str]) -> bool:
         OriginView(Origin(stream=source["name"]), api, info, info is not None)
         for source, info in zip(sources, infos, strict=True)
     ]
-    wanted = await arrival.goals([(number, *pair) for number, pair in enumerate(zip(sources, views, strict=True))])
+    wanted = await arrival.goals(zip(sources, views, strict=True))
     try:
         await arrival.until_filled(api, reader.node.stream, wanted, _BUSY)
     except WaitExpired:
@@ -213,7 +208,7 @@ async def _compare(
 ) -> int:
     """Return the number of entries that both have, in one order. Raises ConflictError at the first difference."""
     count = 0
-    async with aclosing(_entries(ones)) as first, aclosing(_entries(others)) as second:
+    async with aclosing(each(ones)) as first, aclosing(each(others)) as second:
         async for one in first:
             other = await anext(second, None)
             if other is None or _content(one) != _content(other):
@@ -225,13 +220,6 @@ async def _compare(
         if (other := await anext(second, None)) is not None:
             raise ConflictError(f"`{name}` has an entry that `{mirror}` does not: key `{other.key}`")
     return count
-
-
-async def _entries(batches: AsyncGenerator[list[Entry]]) -> AsyncGenerator[Entry]:
-    async with aclosing(batches) as source:
-        async for batch in source:
-            for entry in batch:
-                yield entry
 
 
 def _content(entry: Entry) -> tuple[str, str, bytes]:

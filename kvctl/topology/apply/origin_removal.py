@@ -15,7 +15,7 @@ from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import catalog
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, is_plain, matches, meet, overlapping
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, apart, check_bucket, is_plain, matches, meet
 from kvctl.phrases import quoted
 from kvctl.topology.apply.builders import find_aggregate
 from kvctl.topology.hazards import hazards
@@ -230,7 +230,7 @@ async def _looked_at(
         return {}, []
     mine: dict[bytes, int] = {}
     others: set[bytes] = set()
-    selection = Selection(subjects=_apart(filters), deliver="all", headers_only=True)
+    selection = Selection(subjects=apart(filters), deliver="all", headers_only=True)
     async for batch in read(api, stream, selection):
         for subject, reply, header, _ in batch:
             if _source_of(header) in wanted:
@@ -245,11 +245,6 @@ async def _looked_at(
 def _source_of(header: bytes) -> bytes:
     """Return the stream that an aggregate's message came from: `KV_ORDERS`, plus a hash for another account."""
     return (header_value(header, b"Nats-Stream-Source") or b"").partition(b" ")[0].partition(b":")[0]
-
-
-def _apart(filters: list[str]) -> tuple[str, ...]:
-    """Return filters for one consumer: servers refuse overlapping ones (10138)."""
-    return (">",) if overlapping(filters) else tuple(filters)
 
 
 def _require(found: bool, name: str, bucket: str) -> None:

@@ -203,7 +203,7 @@ class _ReplicaAudit:
     async def _catch_up(self) -> bool:
         """Wait until the replica is up to date with its origins' current state, and return whether it is."""
         sources = [
-            (feed.number, feed.source, OriginView(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
+            (feed.source, OriginView(Origin(stream=feed.side.stream), feed.side.api, feed.info, True))
             for feed in self.feeds
         ]
         with suppress(WaitExpired):

@@ -139,7 +139,7 @@ async def _recreate(link: Link, limit: timedelta, advance: Advance) -> None:
 
 async def _create(api: Api, config: StreamConfig, link: Link, limit: timedelta, advance: Advance) -> None:
     """Create a mirror and wait until it holds what its origin does."""
-    goals = await arrival.goals([(0, config["mirror"], await seen(link))])
+    goals = await arrival.goals([(config["mirror"], await seen(link))])
     await catalog.create_stream(api, config)
     await arrival.until_filled(api, config["name"], goals, limit, advance)
 
@@ -232,9 +232,7 @@ async def _replicate(
     """Add the sources, wait until they have replicated everything, and remove them again."""
     info = await streams.info(api, stream)
     there = info["config"]["sources"]
-    goals: list[Goal] = await arrival.goals(
-        [(len(there) + number, source, await seen(link)) for number, (link, source) in enumerate(sources)]
-    )
+    goals = await arrival.goals([(source, await seen(link)) for link, source in sources])
     after = {**info["config"], "sources": [*there, *(source for _, source in sources)]}
     try:
         await catalog.apply_edit(api, catalog.Edit(info, after))

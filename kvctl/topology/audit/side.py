@@ -14,7 +14,7 @@ from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.multi_get import last_of_each
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, is_plain, literal_filter, overlapping
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, apart, is_plain, literal_filter
 from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT
 
 MAX_BATCH_KEYS = 10_000
@@ -57,7 +57,7 @@ class AuditReader(NamedTuple):
                 async for batch in batches:
                     yield batch
             return
-        async for frames in read(self.api, self.stream, Selection(subjects=self._apart())):
+        async for frames in read(self.api, self.stream, Selection(subjects=apart(self.subjects))):
             yield [(subject, revision_digits(reply), header, payload) for subject, reply, header, payload in frames]
 
     async def latest(self, subjects: Iterable[str]) -> dict[str, StoredMessage]:
@@ -90,7 +90,7 @@ class AuditReader(NamedTuple):
 
     async def _named(self) -> AsyncGenerator[Messages, None]:
         names: list[str] = []
-        for text in self._apart():
+        for text in apart(self.subjects):
             names += await streams.subjects(self.api, self.stream, text)
         for start in range(0, len(names), MAX_BATCH_KEYS):
             found = await self._latest(names[start : start + MAX_BATCH_KEYS])
@@ -114,10 +114,6 @@ class AuditReader(NamedTuple):
                     sequence, _, time_ns, _ = delivery(frame[1])
                     found = StoredMessage(self.stream, subject, sequence, time_ns, frame[2], frame[3])
         return found
-
-    def _apart(self) -> tuple[str, ...]:
-        """Return filters for one consumer: servers refuse overlapping ones (10138)."""
-        return (">",) if overlapping(list(self.subjects)) else self.subjects
 
 
 def revision_digits(reply: bytes) -> bytes:

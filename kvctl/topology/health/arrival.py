@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from kvctl.errors import ConflictError, KvctlError, WaitExpired
@@ -35,8 +36,6 @@ class Goal(NamedTuple):
     """Last entry that has to arrive from one origin."""
 
     seen: OriginView
-    number: int
-    """Number of the source among the replica's."""
     source: dict[str, Any]
     sequence: int | None
     """The origin's last entry that belongs here; 0: there is none, None: it cannot be read."""
@@ -54,9 +53,9 @@ class GoalProgress(NamedTuple):
     """The origin's sequence up to which everything has arrived, as far as known."""
 
 
-async def goals(sources: Sequence[tuple[int, dict[str, Any], OriginView]]) -> list[Goal]:
-    """Return goals for what the origins hold now, by number of the source. Call it before the replica is created."""
-    return list(await asyncio.gather(*(_goal(number, source, seen) for number, source, seen in sources)))
+async def goals(sources: Iterable[tuple[dict[str, Any], OriginView]]) -> list[Goal]:
+    """Return goals for what the origins of these sources hold now. Call it before the replica is created."""
+    return list(await asyncio.gather(*(_goal(source, seen) for source, seen in sources)))
 
 
 def total(found: Iterable[Goal]) -> int | None:
@@ -85,7 +84,7 @@ async def until_filled(
     while True:
         quiet.ask()
         info = await streams.info(api, stream)
-        found = [await _progress(api, info, goal, quiet) for goal in wanted]
+        found = [await _progress(api, info, goal, partial(quiet.since, at)) for at, goal in enumerate(wanted)]
         filled = all(item.reached for item in found)
         if filled:  # after the first count
             info = await streams.info(api, stream)
@@ -151,8 +150,8 @@ class _Quiet:
         return self._asked - self._last[number][1]
 
 
-async def _goal(number: int, source: dict[str, Any], seen: OriginView) -> Goal:
-    goal = Goal(seen, number, source, None)
+async def _goal(source: dict[str, Any], seen: OriginView) -> Goal:
+    goal = Goal(seen, source, None)
     if seen.info is None:
         return goal
     if not seen.info["state"]["messages"]:
@@ -185,18 +184,18 @@ async def _still(item: GoalProgress) -> Goal:
         return goal
     with suppress(KvctlError):
         if await _last(goal.seen, goal.subject) is None:
-            return await _goal(goal.number, goal.source, goal.seen)
+            return await _goal(goal.source, goal.seen)
     return goal
 
 
-async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> GoalProgress:
+async def _progress(api: Api, info: StreamInfo, goal: Goal, unchanged_for: Callable[[Any], float]) -> GoalProgress:
     upstream = _upstream(info, goal)
     come = await arrived(api, info, goal)
     connected = upstream.last_seen is not None and upstream.error is None
     if goal.sequence is None or come is None:
         state = (come, info["state"]["last_seq"], upstream.lag, connected)
         some = connected and not upstream.lag and info["state"]["last_seq"] > 0
-        unchanged = quiet.since(goal.number, state)
+        unchanged = unchanged_for(state)
         # A heartbeat since then: the origin has nothing more to send.
         reached = some and (upstream.last_seen or 0) < unchanged > STEADY
     elif goal.sequence == 0:
@@ -204,7 +203,7 @@ async def _progress(api: Api, info: StreamInfo, goal: Goal, quiet: _Quiet) -> Go
     else:
         reached = come >= goal.sequence
         if reached and not info["config"].get("mirror"):  # reports entries as replicated before it stores them
-            reached = await _is_stored(api, info, goal) or quiet.since(goal.number, come) > STEADY
+            reached = await _is_stored(api, info, goal) or unchanged_for(come) > STEADY
     return GoalProgress(goal, upstream, reached, come or 0)
 
 

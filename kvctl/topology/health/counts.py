@@ -188,7 +188,7 @@ async def _look(links: Sequence[Link]) -> tuple[_State, tuple[StreamInfo, list[S
     """Read the replica, then its origins: entries added since are bounded by their revisions."""
     place = links[0].place
     info = await streams.info(place.api, links[0].reader)
-    come = [await arrival.arrived(place.api, info, Goal(link.view, 0, link.source, None)) for link in links]
+    come = [await arrival.arrived(place.api, info, Goal(link.view, link.source, None)) for link in links]
     origins = [await streams.info(link.api, link.source["name"], timeout=PATIENCE) for link in links]
     pending = [max(origin["state"]["last_seq"] - (at or 0), 0) for origin, at in zip(origins, come, strict=True)]
     readings = [_reading(*item) for item in zip(links, [info] * len(links), origins, pending, strict=True)]
@@ -203,7 +203,7 @@ async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
     """Return the evidence that the replica is empty although one of its origins has an entry for it; else empty."""
     if info["state"]["messages"]:
         return ""
-    wanted = await arrival.goals([(0, link.source, link.view) for link in links])
+    wanted = await arrival.goals([(link.source, link.view) for link in links])
     names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
     return f"it is empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
 

@@ -245,10 +245,10 @@ class _LinkCheck:
         info, source = self._link.info, self._link.source
         last = origin["state"]["last_seq"]
         view = self._link.view
-        come = await arrival.arrived(self._link.place.api, info, Goal(view, 0, source, last))
+        come = await arrival.arrived(self._link.place.api, info, Goal(view, source, last))
         if come is not None and come >= last:
             return replace(self._plain, arrived=come)
-        (goal,) = await arrival.goals([(0, source, view)])
+        (goal,) = await arrival.goals([(source, view)])
         if goal.sequence is None:
             return replace(self._plain, state=Health.UNCONFIRMED, evidence="its last entry cannot be read from here")
         come = await arrival.arrived(self._link.place.api, info, goal)

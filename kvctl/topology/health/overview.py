@@ -153,23 +153,13 @@ def _name(stream: str) -> str:
     return stream.removeprefix(STREAM_PREFIX)
 
 
-class BucketDescription(NamedTuple):
-    """A bucket with its origins and dependents."""
-
-    status: BucketStatus
-    dependents: list[Dependent] | None
-    """Streams of this account and domain that read from it; None if the streams cannot be listed."""
-    place: Place | None = None
-    """The streams in view; None if they cannot be listed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Overview:
     """A bucket, mirror or aggregate as seen from here."""
 
     name: str
     stream: str
-    description: BucketDescription | None
+    status: BucketStatus | None
     """None: its servers do not answer."""
     dependents: list[Dependent] | None
     """Streams that read from it; None if the streams cannot be listed."""
@@ -217,7 +207,7 @@ class Overview:
     @property
     def state(self) -> Health | None:
         """The worst state of its links to origins, `ok` for a bucket that answers; None if it is unknown."""
-        if self.info is None or self.description is None:
+        if self.info is None or self.status is None:
             return Health.OFFLINE
         if lost_majority(self.info):
             return Health.NO_LEADER
@@ -239,16 +229,13 @@ class Overview:
         ]
 
 
-async def describe(api: Api, name: str) -> BucketDescription:
-    """Return the bucket, its origins and its dependents. Raises BucketNotFound."""
-    info = await catalog.find(api, name)
-    stream = info["config"]["name"]
-    dependents, place = None, None
+async def describe(api: Api, name: str) -> tuple[BucketStatus, Place | None]:
+    """Return the bucket, and the streams in view; None if they cannot be listed. Raises BucketNotFound."""
+    info, place = await catalog.find(api, name), None
     with suppress(KvctlError):
         place = await view("", api)
-        dependents = place.dependents(stream)
     others = {name: other["config"] for name, other in place.infos.items()} if place else {}
-    return BucketDescription(BucketStatus.from_info(info, others), dependents, place)
+    return BucketStatus.from_info(info, others), place
 
 
 async def inspect(api: Api, name: str) -> Overview:
@@ -257,7 +244,7 @@ async def inspect(api: Api, name: str) -> Overview:
     await asyncio.wait([describing], timeout=NOBODY_KNOWS)
     looking = None if describing.done() else asyncio.ensure_future(_from_outside(api, name))
     try:
-        return await _from_inside(api, await describing)
+        return await _from_inside(api, *await describing)
     except (JetStreamDisabled, NoResponders, RequestTimeout):
         found = await (looking or _from_outside(api, name))
         if not (found.answered_by or found.dependents or found.info or found.clue):
@@ -276,8 +263,7 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
     return False
 
 
-async def _from_inside(api: Api, description: BucketDescription) -> Overview:
-    status, place = description.status, description.place
+async def _from_inside(api: Api, status: BucketStatus, place: Place | None) -> Overview:
     read = _read(status.config.get("mirror"), status.stream)
     origins, health, answers = await asyncio.gather(
         origins_of(api, status.config), _health(place, status.stream, read.name), answering(api, read.name)
@@ -287,8 +273,8 @@ async def _from_inside(api: Api, description: BucketDescription) -> Overview:
     return Overview(
         status.bucket,
         status.stream,
-        description,
-        description.dependents,
+        status,
+        place.dependents(status.stream) if place else None,
         health,
         status.info,
         cluster=cluster_name(status.info),

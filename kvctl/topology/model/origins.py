@@ -80,7 +80,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Name in messages: the bucket whose keys the stream holds."""
         return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
 
     @property
@@ -97,15 +97,10 @@ class Origin:
         """Return the origin with its stream, and the bucket whose keys that holds."""
         return replace(self, bucket=bucket, stream="" if stream == STREAM_PREFIX + bucket else stream)
 
-    @property
-    def key_space(self) -> str:
-        """The bucket whose keys the stream holds."""
-        return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
-
     def transforms(self, target: str) -> list[Transform]:
         """Return the rules that map its keys into the target. Raises UsageError, also if two filters match one key."""
-        rules = render(self.key_space, target, self.keys, self.prefix, self.maps)
-        _refuse_covering([rule.src for rule in rules], f"{SUBJECT_PREFIX}{self.key_space}.")
+        rules = render(self.name, target, self.keys, self.prefix, self.maps)
+        _refuse_covering([rule.src for rule in rules], f"{SUBJECT_PREFIX}{self.name}.")
         return rules
 
     def to_source(self, target: str) -> dict[str, Any]:
@@ -118,7 +113,7 @@ class Origin:
 
     def to_mirror(self) -> dict[str, Any]:
         """Return the `mirror` of a stream configuration; keys keep their names. Raises UsageError."""
-        subjects = [f"{SUBJECT_PREFIX}{self.key_space}.{text}" for text in self.keys]
+        subjects = [f"{SUBJECT_PREFIX}{self.name}.{text}" for text in self.keys]
         if overlapping(subjects):
             raise UsageError(f"Filters of a mirror must not overlap: {quoted(self.keys)}")
         mirror: dict[str, Any] = {"name": self.source_stream}

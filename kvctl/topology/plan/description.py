@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from kvctl.errors import UsageError
@@ -103,16 +103,14 @@ def _as_in_file(item: Difference, change: ResourceChange) -> Difference:
     if item.field == "mirror":
         return Difference("origin", _spec(item.before, ""), _spec(item.after, ""))
     if item.field == "sources":
-        return Difference("origins", list(_specs(item.before, change.name)), list(_specs(item.after, change.name)))
+        return Difference("origins", _specs(item.before, change.name), _specs(item.after, change.name))
     if item.field == "subjects" and change.kind is Kind.AGGREGATE and change.live is not None:
         return Difference("writable", bool(item.before), bool(item.after))
     return item
 
 
-def _specs(sources: Iterable[dict[str, Any]] | None, target: str) -> Iterator[str]:
-    for source in sources or ():
-        if (text := _spec(source, target)) is not None:
-            yield text
+def _specs(sources: Iterable[dict[str, Any]] | None, target: str) -> list[str | None]:
+    return [_spec(source, target) for source in sources or ()]
 
 
 def _spec(source: dict[str, Any] | None, target: str) -> str | None:

@@ -80,7 +80,8 @@ class Locator:
             return OriginLocation(self._completed(here, where), where, True, seen)
         if seen is not None:
             return OriginLocation(seen.origin, None, seen.exists, seen)
-        return OriginLocation(_guessed(here), None, None if here.external or not self.places[place].seen else False)
+        guessed = replace(here, bucket=here.name)  # one that is not in view counts as a bucket of its name
+        return OriginLocation(guessed, None, None if here.external or not self.places[place].seen else False)
 
     def _without_own_domain(self, place: str, origin: Origin) -> Origin:
         """Return the origin without the reader's own domain: servers treat it as another one and never deliver."""
@@ -156,10 +157,3 @@ def unseen(topology: Topology) -> Locator:
     """Return the locations by a file alone."""
     contexts = {name: FilePlace(name, context.get("domain")) for name, context in topology.contexts.items()}
     return Locator(topology, {"": FilePlace("")} | contexts)
-
-
-def _guessed(origin: Origin) -> Origin:
-    """Treat an origin that is not in view as a bucket of its name."""
-    if origin.bucket:
-        return origin
-    return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))

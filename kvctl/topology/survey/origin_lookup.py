@@ -239,10 +239,8 @@ async def _first(api: Api, names: list[str], patience: float | None) -> StreamIn
 
 
 def _named(origin: Origin, *, exists: bool = True) -> Origin:
-    if origin.bucket:
-        return origin
-    if origin.stream.startswith(STREAM_PREFIX) or not exists:
-        return replace(origin, bucket=origin.stream.removeprefix(STREAM_PREFIX))
+    if origin.bucket or origin.stream.startswith(STREAM_PREFIX) or not exists:
+        return replace(origin, bucket=origin.name)
     raise UsageError(
         f"Cannot tell which bucket `{origin.stream}` replicates", hint=f"Name it: `stream={origin.stream},bucket=NAME`"
     )
@@ -270,7 +268,7 @@ async def _completed(api: Api, origin: Origin, info: StreamInfo) -> Origin:
 async def _answers(api: Api, origin: Origin) -> bool:
     """Return whether consumers can be created there, by a request that creates none; narrow exports allow little."""
     stream = origin.source_stream
-    for endpoint in (stream, f"{stream}.kvctl.{SUBJECT_PREFIX}{origin.key_space}.key"):
+    for endpoint in (stream, f"{stream}.kvctl.{SUBJECT_PREFIX}{origin.name}.key"):
         try:
             await api.connection.request(f"{api.prefix}.CONSUMER.CREATE.{endpoint}", b"!", timeout=PATIENCE)
         except PermissionDenied:

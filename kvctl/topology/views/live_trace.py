@@ -152,7 +152,7 @@ class _LiveTrace:
 
     async def _arrived(self, link: Link, info: StreamInfo, subject: str) -> int | None:
         with suppress(KvctlError):
-            return await arrival.arrived(link.place.api, info, Goal(link.view, 0, link.source, None, subject))
+            return await arrival.arrived(link.place.api, info, Goal(link.view, link.source, None, subject))
         return None
 
     async def _earlier_instance(self, link: Link, info: StreamInfo, origin: Node) -> str:

@@ -32,20 +32,21 @@ async def filled(client: kvctl.Client, name: str, **settings: Any) -> kvctl.Buck
 
 async def evidence(client: kvctl.Client, name: str, **changes: Any) -> list[str]:
     """Return the hazards of an edit."""
-    plan = await edit.plan_edit(client.api, name, changes)
-    return [hazard.evidence for hazard in plan.hazards]
+    _, found = await edit.plan_edit(client.api, name, changes)
+    return [hazard.evidence for hazard in found]
 
 
 async def test_a_description_holds_bucket_origins_and_dependents(client, raw, unique):
     origin, mirror = unique("O"), unique("M")
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
-    described = await overview.describe(client.api, origin)
-    assert described.status.kind == Kind.BUCKET
-    assert [item.node.name for item in described.dependents or ()] == [mirror]
-    reverse = await overview.describe(client.api, mirror)
-    assert reverse.status.kind == Kind.MIRROR
-    assert reverse.dependents == []
+    status, place = await overview.describe(client.api, origin)
+    assert status.kind == Kind.BUCKET
+    assert place is not None
+    assert [item.node.name for item in place.dependents(status.stream)] == [mirror]
+    reverse, _ = await overview.describe(client.api, mirror)
+    assert reverse.kind == Kind.MIRROR
+    assert place.dependents(reverse.stream) == []
 
 
 async def test_mirror_of_a_mirror_is_described_as_mirror(client, raw, unique):
@@ -53,16 +54,16 @@ async def test_mirror_of_a_mirror_is_described_as_mirror(client, raw, unique):
     raw.create_bucket(origin)
     mirror_of(raw, f"KV_{origin}", mirror)
     mirror_of(raw, mirror, f"{mirror}-2")
-    described = await overview.describe(client.api, f"{mirror}-2")
-    assert (described.status.bucket, described.status.kind) == (f"{mirror}-2", Kind.MIRROR)
+    status, _ = await overview.describe(client.api, f"{mirror}-2")
+    assert (status.bucket, status.kind) == (f"{mirror}-2", Kind.MIRROR)
 
 
 async def test_a_bucket_is_described_where_streams_cannot_be_listed():
     with restricted('publish: {deny: "$JS.API.STREAM.LIST"}') as users:
         async with kvctl.connect(users.everything) as admin, kvctl.connect(users.some) as client:
             await admin.create_bucket("B")
-            described = await overview.describe(client.api, "B")
-            assert (described.status.bucket, described.dependents) == ("B", None)
+            status, place = await overview.describe(client.api, "B")
+            assert (status.bucket, place) == ("B", None)
             with pytest.raises(PermissionDenied):
                 await client.buckets()
 

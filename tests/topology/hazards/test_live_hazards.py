@@ -29,9 +29,9 @@ def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes
 
 async def edit(client: kvctl.Client, bucket: str, force: tuple[str, ...] = (), **changes: Any) -> None:
     """Edit as `kvctl bucket edit` does."""
-    plan = await plan_edit(client.api, bucket, changes)
-    hazards.refuse(plan.hazards, force, f"The edit of `{bucket}` would lose or hide data")
-    await client.api.call(f"STREAM.UPDATE.KV_{bucket}", plan.edit.after)
+    edit, found = await plan_edit(client.api, bucket, changes)
+    hazards.refuse(found, force, f"The edit of `{bucket}` would lose or hide data")
+    await client.api.call(f"STREAM.UPDATE.KV_{bucket}", edit.after)
 
 
 # -- origins made anew -------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ async def test_overview_when_the_origin_s_cluster_is_down():
             begun = time.monotonic()
             seen = await overview.inspect(nyc.api, "ORDERS")
             assert time.monotonic() - begun < 15
-            assert (seen.description, seen.answered_by) == (None, ["ORDERS_NYC"])
+            assert (seen.status, seen.answered_by) == (None, ["ORDERS_NYC"])
             assert [item.node.name for item in seen.dependents or ()] == ["ORDERS_NYC"]
             rows = [(row.served_by, row.role, row.state, row.here) for row in seen.reads.alternates]
             assert rows == [("ORDERS_NYC", "mirror", "offline origin", True), ("ORDERS", "origin", "offline", False)]
