@@ -1,8 +1,11 @@
-"""Validation of subjects, names and headers before anything is sent. [pure]
+"""Validation of subjects, names and headers before anything is sent; bytes as a token. [pure]
 
 Subjects and headers are sent as they are on a line of the protocol: a line end in one would inject a command.
 """
 
+from __future__ import annotations
+
+import binascii
 from collections.abc import Mapping, Sequence
 
 from kvctl.deferred import pattern
@@ -128,3 +131,23 @@ def _escaped(character: str) -> str:
         return character
     code = ord(character)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else ascii(character)[1:-1]
+
+
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_SORTED = b"0123456789=ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_TO_SORTED = bytes.maketrans(_BASE64, _SORTED)
+_FROM_SORTED = bytes.maketrans(_SORTED, _BASE64)
+
+
+def token(data: bytes) -> bytes:
+    """Encode bytes as one token of a subject that sorts as they do; four characters for three bytes.
+
+    Base64 with its alphabet in character order: all its characters are legal in keys of ADR-8, and none sorts before
+    the dot. (base32hex would be six times slower and a fifth longer.)
+    """
+    return binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_TO_SORTED)
+
+
+def untoken(text: bytes) -> bytes:
+    """Decode a token. Raises ValueError, though not for every text that `token` never returns."""
+    return binascii.a2b_base64(text.translate(_FROM_SORTED) + b"=" * (-len(text) % 4))

@@ -10,7 +10,7 @@ from enum import StrEnum
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of

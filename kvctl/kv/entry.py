@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.consumers.delivery import all_short, delivery
+from kvctl.jetstream.consumers.message import all_short, delivery
 from kvctl.jetstream.direct_get import StoredMessage, fields_of_answers, messages_from_answers
 from kvctl.kv.identity import is_bare
 from kvctl.units import parse_duration

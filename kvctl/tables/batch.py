@@ -22,12 +22,12 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream.publish import BatchMessage
-from kvctl.kv.ordered_token import token
 from kvctl.kv.transaction import execution
 from kvctl.kv.transaction.group_commit import GroupCommit, GroupedWrite
 from kvctl.kv.transaction.transaction import Transaction
 from kvctl.tables.changes import NO_VERSION, NOT_EXISTS, Change, Remove, Version, named, refusal, unknown
 from kvctl.tables.keys import MAX_KEY, check_key, partition_of, within_family
+from kvctl.tokens import token
 
 if TYPE_CHECKING:
     from kvctl.tables.stored_entries import TableLayout

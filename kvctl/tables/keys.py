@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from kvctl.deferred import pattern
 from kvctl.errors import UsageError
-from kvctl.kv.ordered_token import token, untoken
+from kvctl.tokens import token, untoken
 
 MAX_KEY = 2560
 """Maximum bytes of family and key together.

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.kv.ordered_token import token
 from kvctl.tables.keys import within_family
+from kvctl.tokens import token
 
 
 class Families(Enum):

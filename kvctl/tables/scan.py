@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
-from kvctl.jetstream.consumers.delivery import sequence_token
+from kvctl.jetstream.consumers.message import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.bucket import Bucket

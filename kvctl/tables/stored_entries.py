@@ -13,13 +13,13 @@ from kvctl.jetstream.api import STREAM_SEALED, Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry as StoredEntry
 from kvctl.kv.entry import Operation
-from kvctl.kv.ordered_token import token
 from kvctl.tables.batch import KeySpace
 from kvctl.tables.catalog import ExistingTable
 from kvctl.tables.changes import Entry, TableEntry, Version, unknown
 from kvctl.tables.config import partition_stream, stream_name
 from kvctl.tables.keys import MAX_PARTITIONS, check_key, partition_of, read_tail, tail
 from kvctl.tables.ranges import Families, Range
+from kvctl.tokens import token
 
 LIFE_CHECK_S = 1.0
 """Minimum seconds between checks that the table is still the opened instance, when entries are missing."""

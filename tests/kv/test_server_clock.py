@@ -16,7 +16,7 @@ from kvctl.errors import ServerError
 from kvctl.jetstream import streams
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
-from kvctl.kv.bulk import dumper
+from kvctl.kv.bulk import dump_file
 from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.maintenance import compaction, copy_bucket
 from kvctl.kv.read.moment import parse_moment
@@ -90,14 +90,14 @@ class TestTtls:
     async def test_dump_notes_what_is_left(self, bucket, skew, history):
         true = time.time_ns() - skew
         file = io.BytesIO()
-        await dumper.dump(bucket, file, history=history)
+        await dump_file.dump(bucket, file, history=history)
         header, entry, _ = map(json.loads, file.getvalue().splitlines())
         assert about_an_hour(timedelta(seconds=entry["ttl"]))
         assert abs(parse_time(header["created"]) - true) < 60 * 10**9
 
     async def test_dump_of_the_past_notes_what_is_left(self, bucket, skew):
         file = io.BytesIO()
-        await dumper.dump_past(bucket, parse_moment("1"), file)
+        await dump_file.dump_past(bucket, parse_moment("1"), file)
         assert about_an_hour(timedelta(seconds=json.loads(file.getvalue().splitlines()[1])["ttl"]))
 
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.kv.ordered_token import token
 from kvctl.tables.keys import within_family
 from kvctl.tables.ranges import Families, Range, continuation, resume
+from kvctl.tokens import token
 
 KEYS = [bytes(key) for count in (1, 2, 3) for key in product((0, 1, 0x61, 0xFE, 0xFF), repeat=count)]
 BOUNDS = [None, b"", b"\0", b"a", b"a\0", b"a\xff", b"\xff", b"\xff\xff"]

@@ -16,7 +16,7 @@ from kvctl.cli.keys.arguments import Fact, Reading, check_writable, open_bucket,
 from kvctl.cli.keys.output import Shape, encode, revision_view, show_entries, warn_of_other_life, warn_of_return
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
-from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
+from kvctl.kv.bulk import bulk_writer, dump_file, input_file, loader
 from kvctl.kv.names import check_bucket, is_ref
 from kvctl.kv.read import as_of as past_buckets
 from kvctl.render.fields import columns
@@ -59,15 +59,15 @@ class BucketTarget:
 
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
+    ) -> Callable[[BinaryIO], Awaitable["dump_file.DumpSummary"]]:
         """Return a function that dumps matching keys to a file."""
         source = await open_bucket(session, self.text)
 
-        async def write(file: BinaryIO) -> "dumper.DumpSummary":
+        async def write(file: BinaryIO) -> "dump_file.DumpSummary":
             with session.progress(f"Dumping {self.text}", unit="entries") as progress:
                 if as_of is not None:
-                    return await dumper.dump_past(source, as_of, file, filters, advance=progress.advance)
-                return await dumper.dump(
+                    return await dump_file.dump_past(source, as_of, file, filters, advance=progress.advance)
+                return await dump_file.dump(
                     source, file, filters, history=history, advance=progress.advance, expecting=progress.expect
                 )
 

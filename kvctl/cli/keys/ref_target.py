@@ -14,7 +14,7 @@ from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, p
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import streams
-from kvctl.kv.bulk import bulk_writer, dumper, input_file, loader
+from kvctl.kv.bulk import bulk_writer, dump_file, input_file, loader
 from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns, short
 from kvctl.render.view import Column, Row, View
@@ -67,12 +67,12 @@ class RefTarget:
 
     async def dumping(
         self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
-    ) -> Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]:
+    ) -> Callable[[BinaryIO], Awaitable["dump_file.DumpSummary"]]:
         """Return a function that dumps matching keys to a file."""
         at = parse_at(self.text)
         found, repository = await repositories.opened((await session.client()).api, at.repository)
 
-        async def write(file: BinaryIO) -> "dumper.DumpSummary":
+        async def write(file: BinaryIO) -> "dump_file.DumpSummary":
             with session.progress(f"Dumping {at}", unit="entries") as progress:
                 return await ref_files.dump(
                     repository, at.repository, found.info["config"], at.ref, file, filters, advance=progress.advance

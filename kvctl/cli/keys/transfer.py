@@ -17,7 +17,7 @@ from kvctl.cli.keys.arguments import AsOf, check_filters
 from kvctl.cli.keys.bucket_target import Target, parse_target
 from kvctl.cli.records import DUMPED, LOADED
 from kvctl.errors import KvctlError, PartlyDone, UsageError
-from kvctl.kv.bulk import bulk_writer, checkpoint, dumper, input_file, loader
+from kvctl.kv.bulk import bulk_writer, checkpoint, dump_file, input_file, loader
 from kvctl.kv.bulk import rows as load_rows
 from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
@@ -78,7 +78,7 @@ async def dump(
 
 
 async def _write_out(
-    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["dumper.DumpSummary"]]
+    session: Session, bucket: str, to: Path | None, write: Callable[[BinaryIO], Awaitable["dump_file.DumpSummary"]]
 ) -> None:
     """Write the dump to a file, or to standard output once it is complete."""
     if to is None:
@@ -126,7 +126,7 @@ async def _blocks(session: Session, file: BinaryIO) -> AsyncIterator[bytes]:
         yield block
 
 
-def _report(session: Session, bucket: str, to: Path, made: "dumper.DumpSummary") -> None:
+def _report(session: Session, bucket: str, to: Path, made: "dump_file.DumpSummary") -> None:
     row = {"bucket": bucket, "file": str(to), "entries": made.entries, "cut": made.cut, "exact": made.exact}
     if session.options.output:
         session.show(document(row, *map(Column, row), name="file"))
@@ -135,7 +135,7 @@ def _report(session: Session, bucket: str, to: Path, made: "dumper.DumpSummary")
         session.note(f"Dumped {counted(made.entries, 'entry')} of `{bucket}` to `{to}`, as of {cut}")
 
 
-def _require_exact(session: Session, bucket: str, made: "dumper.DumpSummary") -> None:
+def _require_exact(session: Session, bucket: str, made: "dump_file.DumpSummary") -> None:
     if made.caveat:
         session.warn(made.caveat)
     if made.exact:

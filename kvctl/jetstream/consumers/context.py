@@ -21,9 +21,8 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consume import Consumption
-from kvctl.jetstream.consumers.delivery import delivery
 from kvctl.jetstream.consumers.fetch import Fetch
-from kvctl.jetstream.consumers.message import Message, MessageIteration
+from kvctl.jetstream.consumers.message import Message, MessageIteration, delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.pull import EXPIRES, ConsumeOptions, FetchOptions, OnEvent
 from kvctl.jetstream.consumers.server_consumer import Selection

@@ -27,7 +27,7 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import server_consumer
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.pull import Meaning, PullStatus
 from kvctl.jetstream.consumers.server_consumer import (
     SOMEWHERE,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.errors import HistoryLost, KeyNotFound, NotFoundError, RevisionNotFound, StreamNotFound, UnreachableError
 from kvctl.jetstream import multi_get, streams
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock

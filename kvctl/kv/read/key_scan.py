@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import from_leader

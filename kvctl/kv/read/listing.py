@@ -9,7 +9,7 @@ from contextlib import aclosing
 from math import inf
 from typing import IO, NamedTuple, TypeVar
 
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer

@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from kvctl.errors import KvctlError, NoResponders
 from kvctl.jetstream import multi_get, streams
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from kvctl.errors import HistoryLost, StreamReplaced
 from kvctl.jetstream import multi_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage

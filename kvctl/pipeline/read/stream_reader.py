@@ -21,7 +21,7 @@ import kvctl
 from kvctl.errors import PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.direct_get import from_leader
 from kvctl.jetstream.multi_get import first_since
 from kvctl.jetstream.streams import ServerClock

@@ -10,7 +10,7 @@ from typing import Any
 from kvctl.errors import KvctlError, NotFoundError, PartlyDone, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kvctl.errors import ConsumerNotFound, KvctlError, NoResponders
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage

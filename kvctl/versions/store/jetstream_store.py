@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kvctl.errors import KvctlError, NoResponders, OutcomeUnknown, PermissionDenied, ServerError, Unanswered
 from kvctl.jetstream import direct_get, streams
-from kvctl.jetstream.consumers.delivery import sequence_token
+from kvctl.jetstream.consumers.message import sequence_token
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
@@ -24,8 +24,8 @@ from kvctl.jetstream.multi_get import MessagePage, NotReached, last_of_each, pag
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import is_tombstone
-from kvctl.kv.ordered_token import token, untoken
 from kvctl.kv.resolve import Binding
+from kvctl.tokens import token, untoken
 from kvctl.versions.store.protocol import (
     ABSENT,
     Place,

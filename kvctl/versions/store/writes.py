@@ -32,10 +32,10 @@ from kvctl.kv import identity as identities
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.bulk.leader_state import LEADER_DEADLINE_S, all_arrived
 from kvctl.kv.entry import Operation
-from kvctl.kv.ordered_token import token
 from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.group_commit import GroupCommit, GroupedWrite
 from kvctl.kv.transaction.transaction import Failure, Transaction
+from kvctl.tokens import token
 from kvctl.versions.store.protocol import ABSENT, MissingArgument, PredicateFailed, check_size
 
 MARKER_TTL = timedelta(hours=1)

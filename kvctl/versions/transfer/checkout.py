@@ -15,7 +15,7 @@ from kvctl.errors import (
     RequestTimeout,
     WrongRevision,
 )
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.publish import PublishWindow

@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 from kvctl.errors import HazardRefused, UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts
-from kvctl.kv.bulk.dump_file import DumpWriter, entry_line
-from kvctl.kv.bulk.dumper import DumpSummary
+from kvctl.kv.bulk.dump_file import DumpSummary, DumpWriter, entry_line
 from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.loader import SHORTER_HISTORY, LoadOptions, read
 from kvctl.kv.bulk.rows import BadRow, Mode, Row

@@ -15,7 +15,7 @@ from kvctl.contexts import Context
 from kvctl.doctor import examination
 from kvctl.errors import RequestTimeout, ServerError
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.server import Server, run_server

@@ -11,7 +11,7 @@ import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import PermissionDenied, ServerError, StreamNotFound
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import from_frame, from_frames

@@ -19,7 +19,7 @@ import kvctl
 from kvctl import CURRENT, Bucket, Client, Entry
 from kvctl.contexts import Context
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
-from kvctl.jetstream.consumers.delivery import delivery
+from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood
 from kvctl.jetstream.multi_get import read as read_pages

@@ -14,8 +14,8 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, ConflictError, RefusedError
-from kvctl.kv.bulk import dump_file, dumper
-from kvctl.kv.bulk.dumper import DumpSummary
+from kvctl.kv.bulk import dump_file
+from kvctl.kv.bulk.dump_file import DumpSummary
 from kvctl.kv.read import snapshot_reader
 from kvctl.kv.stream_kind import UNFINISHED
 
@@ -25,7 +25,7 @@ async def dumped(
 ) -> tuple[DumpSummary, list[dict[str, Any]]]:
     """What a dump came to, and its lines."""
     file = io.BytesIO()
-    made = await dumper.dump(bucket, file, filters, history=history)
+    made = await dump_file.dump(bucket, file, filters, history=history)
     *before, last = file.getvalue().splitlines(keepends=True)
     assert json.loads(last) == {"entries": len(before) - 1, "sha256": hashlib.sha256(b"".join(before)).hexdigest()}
     assert made.sha256 == json.loads(last)["sha256"]
@@ -230,7 +230,7 @@ async def test_a_reading_over_a_lost_connection_has_each_entry_once(client, uniq
             due = next(cuts, 1 << 60)
             client.connection._client.cut()
 
-    made = await dumper.dump(bucket, file, advance=advance)
+    made = await dump_file.dump(bucket, file, advance=advance)
     keys = [json.loads(line)["key"] for line in file.getvalue().splitlines()[1:-1]]
     assert made.exact
     assert keys == [f"k.{number}" for number in range(30_000)]

@@ -32,7 +32,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.kv import catalog
-from kvctl.kv.bulk import checkpoint, dumper, loader
+from kvctl.kv.bulk import checkpoint, dump_file, loader
 from kvctl.kv.bulk.bulk_writer import RowCounts, target_of
 from kvctl.kv.bulk.checkpoint import Position
 from kvctl.kv.bulk.input_file import RowBatch, open_input
@@ -58,7 +58,7 @@ async def load(bucket: kvctl.Bucket, content: bytes | Rows, name: str = "rows.nd
 
 async def dump(bucket: kvctl.Bucket, *, history: bool = False) -> bytes:
     file = io.BytesIO()
-    await dumper.dump(bucket, file, history=history)
+    await dump_file.dump(bucket, file, history=history)
     return file.getvalue()
 
 

@@ -21,7 +21,7 @@ from kvctl import Bucket, Client
 from kvctl.errors import HistoryLost, KeyExists, KeyNotFound, OutcomeUnknown, PartlyDone, ServerError, WrongRevision
 from kvctl.jetstream.request_window import RequestWindow
 from kvctl.kv import catalog
-from kvctl.kv.bulk import checkpoint, dumper, loader
+from kvctl.kv.bulk import checkpoint, dump_file, loader
 from kvctl.kv.bulk.bulk_writer import RowCounts
 from kvctl.kv.bulk.input_file import open_input
 from kvctl.kv.bulk.loader import Loader, LoadOptions
@@ -229,11 +229,11 @@ class World(MoreOperations):
                 return
             if self.model.lost(revision):
                 with pytest.raises(HistoryLost):
-                    await dumper.dump_past(self.bucket, Moment(revision=revision), file)
+                    await dump_file.dump_past(self.bucket, Moment(revision=revision), file)
                 return
-            await dumper.dump_past(self.bucket, Moment(revision=revision), file)
+            await dump_file.dump_past(self.bucket, Moment(revision=revision), file)
         else:
-            made = await dumper.dump(self.bucket, file, history=what == "history")
+            made = await dump_file.dump(self.bucket, file, history=what == "history")
             assert made.exact
         settings = {name: value for name, value in self.settings.items() if name != "max_bytes"}
         loaded = await self.client.create_bucket("COPY", **settings)

@@ -12,7 +12,7 @@ import pytest
 
 from kvctl import Bucket
 from kvctl.errors import HistoryLost, KeyNotFound, WrongRevision
-from kvctl.kv.bulk import dumper
+from kvctl.kv.bulk import dump_file
 
 pytestmark = pytest.mark.oracle
 KEYS = ["a", "b", "c.1", "c.2", "d"]
@@ -74,7 +74,7 @@ class Expiring:
         assert {(one.revision, one.key, one.value) for one in self.alive(time.time())} <= found
         assert {one for one in found if one[2]} <= ever
         file = io.BytesIO()
-        await dumper.dump(self.bucket, file, history=True)
+        await dump_file.dump(self.bucket, file, history=True)
         rows = [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]
         dumped = {(row["key"], (row.get("value") or "").encode()) for row in rows}
         assert {(one.key, one.value) for one in self.alive(time.time())} <= dumped

@@ -9,7 +9,7 @@ import pytest
 import kvctl
 from kvctl import Bucket
 from kvctl.jetstream import streams
-from kvctl.kv.bulk.dumper import dump
+from kvctl.kv.bulk.dump_file import dump
 from tests.project.test_faults import leader_of
 
 KEYS = 300

@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Iterator
 
-from kvctl.pipeline.jobs.audit_join import Suspects
+from kvctl.pipeline.jobs.audit import Suspects
 
 MANY = 20_000
 

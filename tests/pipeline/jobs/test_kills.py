@@ -8,11 +8,10 @@ import pytest
 from kvctl.errors import ConflictError
 from kvctl.pipeline.files import contents, export_files, target_folder
 from kvctl.pipeline.files.export_manifest import MANIFEST
-from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.jobs.capture import capture, read_checkpoint, recover_checkpoint
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import SourceOptions, parse
-from kvctl.pipeline.read import checkpoints
 from tests.pipeline.killing import run_killed
 
 EXPORT = """
@@ -52,7 +51,7 @@ CAPTURE = """
 import sys
 from pathlib import Path
 from kvctl.pipeline.files.capture_folder import CaptureFolder
-from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.jobs.capture import capture, read_checkpoint, recover_checkpoint
 from kvctl.pipeline.options import given_as, parse
 from kvctl.pipeline.spark.engine import Engine, SparkTarget
 from tests.pipeline.killing import kill_at, kill_when
@@ -192,7 +191,7 @@ def test_a_stream_that_is_killed_is_in_a_file_sink_once_as_spark_reads_it(point,
     if (point, whom) == ("first offset", "worker"):
         pytest.skip("no worker reads there yet")
     run_killed(CAPTURE, whom, tmp_path, server.url, bucket, "sink", point)
-    checkpoints.recover(tmp_path / "checkpoint")
+    recover_checkpoint(tmp_path / "checkpoint")
     rows = spark.readStream.format("nats-kv").options(bucket=bucket, url=server.url, partitions=2).load()
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start(str(tmp_path / "capture")).awaitTermination()
@@ -212,6 +211,6 @@ def test_a_checkpoint_from_a_kill_in_the_first_write_is_refused_by_spark_until_i
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     with pytest.raises(Exception, match="LOCATION_NOT_EMPTY"):
         writer.start().awaitTermination()
-    assert checkpoints.recover(checkpoint)
+    assert recover_checkpoint(checkpoint)
     writer.start().awaitTermination()
-    assert checkpoints.read(checkpoint).committed == 1
+    assert read_checkpoint(checkpoint).committed == 1

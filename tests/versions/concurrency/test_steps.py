@@ -10,7 +10,7 @@ import pytest
 
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.ordered_token import untoken
+from kvctl.tokens import untoken
 from kvctl.versions import garbage, refs
 from kvctl.versions.branch import epochs, private_epoch
 from kvctl.versions.branch.staging import IdentityMismatch
