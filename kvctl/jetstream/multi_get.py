@@ -100,7 +100,7 @@ async def read(api: Api, stream: str, request: DirectRequest) -> AsyncGenerator[
 async def _none_up_to(api: Api, stream: str, request: DirectRequest) -> bool:
     """Return True if the stream has no message up to the request's sequence. Raises NotReached if it ends before."""
     up_to = request.up_to_sequence or 0
-    reached = int((await streams.info(api, stream))["state"]["last_seq"])
+    reached = await streams.last_sequence(api, stream)
     if up_to > reached:
         raise NotReached(f"Stream `{stream}` is at sequence {reached} and has not reached {up_to}")
     asked = [{"seq": request.sequence or 1, "next_by_subj": subject} for subject in request.last_of]

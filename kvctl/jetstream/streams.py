@@ -128,6 +128,11 @@ async def info(api: Api, stream: str, *, timeout: float | None = None, **request
     return cast("StreamInfo", answer)
 
 
+async def last_sequence(api: Api, stream: str) -> int:
+    """Return the sequence of the stream's last message. Raises StreamNotFound."""
+    return int((await info(api, stream))["state"]["last_seq"])
+
+
 async def find(api: Api, stream: str) -> StreamInfo | None:
     """Return the stream's info, or None if it does not exist."""
     try:

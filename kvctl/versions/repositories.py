@@ -61,7 +61,7 @@ async def create(api: Api, config: RepositoryConfig, *, author: str | None = Non
     author = check_text(default_author() if author is None else author, "author")
     found, fresh = await catalog.create(api, config)
     repository = handle(api, found, author)
-    if not fresh and (await repository.branches() or await _has_commits(repository)):
+    if not fresh and (await repository.branches() or not await repository.store.is_empty(COMMITS)):
         return repository, False
     with suppress(ConflictError):  # another process completes it concurrently
         await repository.init()
@@ -112,7 +112,3 @@ def default_author() -> str:
     except (KeyError, OSError):  # a container may run under a user id without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-async def _has_commits(repository: Repository) -> bool:
-    return not await repository.store.is_empty(COMMITS)

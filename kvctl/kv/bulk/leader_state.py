@@ -162,7 +162,7 @@ async def all_arrived(binding: Binding, looks: int = ARRIVAL_LOOKS, *, quiet: in
     """
     before, same = -1, 0
     for _ in range(looks):
-        last = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
+        last = await streams.last_sequence(binding.api, binding.stream)
         same = same + 1 if last == before else 0
         if same == quiet:
             return

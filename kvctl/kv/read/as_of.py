@@ -41,10 +41,11 @@ async def at(handle: Handle, moment: Moment) -> Past:
     clock = ServerClock.from_info(binding.info)
     moment = moment.at(clock.now_ns())
     revision = moment.revision or await _last_before(binding, moment)
-    reached = await _reached(binding)
+    reached = await streams.last_sequence(binding.api, binding.stream)
     if revision > reached and binding.origin is not None:
         with suppress(StreamNotFound):
-            binding, reached = binding.source, await _reached(binding.source)
+            source = binding.source
+            binding, reached = source, await streams.last_sequence(source.api, source.stream)
     if revision > reached:
         raise RevisionNotFound(
             f"Bucket `{handle.name}` has no revision {revision}", hint=f"Its last revision is {reached}"
@@ -164,10 +165,6 @@ async def _last_before(binding: Binding, moment: Moment) -> int:
         if source is binding:
             raise
     return await multi_get.first_since(binding.api, binding.stream, moment.time_ns + 1) - 1
-
-
-async def _reached(binding: Binding) -> int:
-    return int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
 
 
 def _listed(keys: list[str]) -> str:

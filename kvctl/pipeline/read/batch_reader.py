@@ -140,7 +140,7 @@ class PartReading:
         async with aclosing(self._gathered(reading.batches())) as batches:
             async for batch in batches:
                 yield batch
-        if reading.expected is None and await self._last_revision() == cut.revision:
+        if reading.expected is None and await streams.last_sequence(self._api, cut.stream) == cut.revision:
             return  # nothing was written since
         async with aclosing(reading.missed()) as late:
             async for messages in late:
@@ -179,9 +179,6 @@ class PartReading:
                 if batch:
                     yield [frame for frame in _between(batch, reached, LATEST) if frame[0] in lost]
                     reached = max(reached, delivery(batch[-1][1])[0])
-
-    async def _last_revision(self) -> int:
-        return int((await streams.info(self._api, self._cut.stream))["state"]["last_seq"])
 
     def _chosen(self, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
         """Return the messages that belong to the result."""

@@ -25,6 +25,7 @@ from kvctl.units import format_duration
 
 _FIELDS = ("bucket", "stream", "domain", "api", "deliver", "keys", "prefix", "map")
 _UNITS = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024), ("GB", 10**9), ("MB", 10**6))
+"""Units of sizes in a file: the first one that divides a size, else bytes."""
 
 
 @dataclass(slots=True)
@@ -205,13 +206,8 @@ def _words(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, timedelta):
         return {name: format_duration(value)}
     if SETTINGS[name].form is Form.SIZE:
-        return {name: _size_words(value)}
+        return {name: next((f"{value // unit}{word}" for word, unit in _UNITS if value % unit == 0), value)}
     return {name: list(value) if isinstance(value, tuple) else value}
-
-
-def _size_words(size: int) -> str | int:
-    """Return the size in the largest unit that divides it, else in bytes."""
-    return next((f"{size // unit}{word}" for word, unit in _UNITS if size % unit == 0), size)
 
 
 def _mirror_words(mirror: Mirror) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, StoredValue]:
     left = list(dict.fromkeys(keys))
     if len(left) > SINGLE_READ_KEYS:
         binding = bucket.binding
-        reached = int((await streams.info(binding.api, binding.stream))["state"]["last_seq"])
+        reached = await streams.last_sequence(binding.api, binding.stream)
         for at in range(0, len(left), KEYS_PER_REQUEST):
             some = left[at : at + KEYS_PER_REQUEST]
             messages = await _at_once(binding, [binding.subject(key) for key in some], reached)
