@@ -583,7 +583,6 @@ async def test_resume_after_a_full_bucket_writes_rows_that_were_never_sent(clien
     """Values near the limit have no room for an identity: of a row that may have been sent it would be unknown."""
     bucket, file = await client.create_bucket(unique(), max_value_size=200, max_bytes=3000), tmp_path / "rows.ndjson"
     rows = [(f"k.{number % 5}", f"{number:0200}") for number in range(20)]
-    rows = [(f"k.{number % 5}", f"{number:0200}") for number in range(20)]
     _write_rows(file, [*rows[:5], *((f"more.{number}", "v" * 200) for number in range(20)), *rows])
     with pytest.raises(PartlyDone, match="The bucket is full"):
         await _load_file(bucket, file, mode=Mode.IF_DIFFERENT)
