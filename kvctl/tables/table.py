@@ -152,11 +152,13 @@ class Table(Generic[K, V]):
     ) -> list[TableEntry[K, V] | None]:
         """Return the entries of many keys in the requested order, None for missing ones; `leader` as in `get`."""
         self._check_open()
-        names = [self._keys.serialize(key) for key in keys]
+        names = cast(Sequence[bytes], keys) if self._plain else [self._keys.serialize(key) for key in keys]
         places = self.layout.places(family, names)
         found = await self.entries_at(places, [(family, name) for name in names], leader=leader)
         if None in found:
             await self.layout.check_life()
+        if self._plain:
+            return cast("list[TableEntry[K, V] | None]", found)
         return [self._typed(entry) for entry in found]
 
     async def entries_at(
