@@ -32,6 +32,7 @@ A commit in progress starts over when the epochs that it takes are folded.
 """
 
 _EPOCHS = b"epoch/"
+_KEY = itemgetter(0)
 
 
 def new_epoch() -> str:
@@ -78,10 +79,10 @@ async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[St
             end, found = min(ends), dict[bytes, StoreEntry]()
             for number, page in enumerate(pages):
                 if page and page[0].key <= end:
-                    cut = bisect_right(page, end, key=itemgetter(0))
-                    found.update((entry.key, entry) for entry in page[:cut])
+                    cut = bisect_right(page, end, key=_KEY)
+                    found.update(zip(map(_KEY, page), page[:cut], strict=False))
                     pages[number] = page[cut:] or await anext(scans[number], [])
-            yield [found[key] for key in sorted(found)]
+            yield sorted(found.values(), key=_KEY)
 
 
 async def listed(

@@ -54,8 +54,8 @@ FIRST = 16
 OBJECTS_PER_REQUEST = 64
 """Number of objects read in one request: some 500 KB, which keep a server busy for few milliseconds."""
 
-Listed = dict[bytes, StoredValue]
-"""By the tokens of keys, which sort as the keys; values are empty if they were not read."""
+Listed = dict[bytes, tuple[bytes, int]]
+"""Value and revision by the tokens of keys, which sort as the keys; values are empty if they were not read."""
 
 _ELSEWISE = (CannotAnswerMany, NotReached, NoResponders, PermissionDenied, Unanswered)
 
@@ -116,19 +116,20 @@ async def pages_of(
         listed = await _list(bucket, head, None) or {}
     keys = sorted(listed)
     at, size = bisect_left(keys, token(start)), PAGE_ENTRIES if held else max(int(FIRST / share), 1)
+    make = tuple.__new__
     while some := keys[at : at + size]:
         at += len(some)
         await asyncio.sleep(0)  # yield, even if nothing has to be fetched
         if held:
-            found = [(key, listed[key]) for key in some]
+            found: list[tuple[bytes, tuple[bytes, int]]] = [(key, listed[key]) for key in some]
         else:
             places = [head + key.decode() for key in some]
             known = await latest(bucket, places)
             found = [(key, known[place]) for key, place in zip(some, places, strict=True) if place in known]
-            total = sum(len(one.value) for _, one in found)
+            total = sum(len(value) for _, (value, _) in found)
             size = min(len(some) * 8, int(len(some) * FETCHED_BYTES / max(total * share, 1)), PAGE_ENTRIES) or 1
         if found:
-            yield [StoreEntry(untoken(key), *one) for key, one in found]
+            yield [make(StoreEntry, (untoken(key), *one)) for key, one in found]
 
 
 async def _list(bucket: Bucket, head: str, most: int | None) -> Listed | None:
@@ -137,7 +138,7 @@ async def _list(bucket: Bucket, head: str, most: int | None) -> Listed | None:
     cut = len(bucket.binding.prefix) + len(head)
     if messages is not None:
         return {
-            message.subject[cut:].encode(): StoredValue(b"" if most is None else message.payload, message.sequence)
+            message.subject[cut:].encode(): (b"" if most is None else message.payload, message.sequence)
             for message in messages
             if not is_tombstone(message.header)
         }
@@ -151,7 +152,7 @@ async def _list(bucket: Bucket, head: str, most: int | None) -> Listed | None:
                 if header and is_tombstone(header):
                     listed.pop(name[cut:], None)
                 else:
-                    listed[name[cut:]] = StoredValue(payload, int(reply.split(b".", place + 1)[place]))
+                    listed[name[cut:]] = payload, int(reply.split(b".", place + 1)[place])
                     size += len(payload)
             if most is not None and size > most:
                 return None
@@ -209,11 +210,10 @@ async def _one_by_one(bucket: Bucket, keys: Sequence[str], *, leader: bool) -> d
     if not keys:
         return {}
     subjects = [binding.subject(key) for key in keys]
-    alone = leader and len(keys) == 1
-    answers = {} if alone else await last_of_each(binding.api, binding.stream, subjects, leader=leader)
+    answers = await last_of_each(binding.api, binding.stream, subjects, leader=leader)
     found = _living(binding, [message for message in answers.values() if message is not None])
     for key in [key for key, subject in zip(keys, subjects, strict=True) if subject not in answers] if leader else ():
-        entry = await bucket.last_entry(key, leader=True)  # alone, or no answer: with retries
+        entry = await bucket.last_entry(key, leader=True)  # no answer: with retries
         if entry is not None and not is_tombstone(entry.header):
             found[key] = StoredValue(entry.value, entry.revision)
     return found
