@@ -24,14 +24,19 @@ class Aim:
     of: str
     plus: float = 0
     ours: str = ""
+    processor: bool = False
+    """True if it is the most of processor time."""
 
     def __str__(self) -> str:
-        return f"{self.most:g}x" + (f" + {self.plus:g} s" if self.plus else "")
+        what = " of processor time" if self.processor else ""
+        return f"{self.most:g}x" + (f" + {self.plus:g} s" if self.plus else "") + what
 
 
 NOISE = 1.1
 """The ratio that two measurements of the same work may have."""
 SAME = Aim(NOISE, BEFORE)
+START = Aim(1, BEFORE, plus=0.025, processor=True)
+"""The most that the start of a command may take; issue 24 gave 25 ms for plain imports."""
 STEADY = 1.5
 """The most that peak memory may grow with what is only passed on."""
 
@@ -149,7 +154,7 @@ def judge(aim: Aim, series: list[Series]) -> tuple[Series | None, Series | None,
     ours, other = named.get(aim.ours or series[0].name), named.get(aim.of)
     if not ours or not other:
         return ours, other, [], 0
-    pairs = zip(ours.seconds, other.seconds, strict=False)
+    pairs = zip(ours.cpu, other.cpu, strict=False) if aim.processor else zip(ours.seconds, other.seconds, strict=False)
     over = sorted(a / (aim.most * b + aim.plus) for a, b in pairs)
     middle = len(over) // 2
     return ours, other, ratios(ours, other), (over[middle] + over[~middle]) / 2

@@ -36,6 +36,8 @@ class Tree:
 
     name: str
     python: str
+    works: Path = WORKS
+    """The scripts of its commit, which import modules by the names that they have there."""
 
     @property
     def kvctl(self) -> str:
@@ -48,7 +50,7 @@ class Tree:
         python = folder.resolve() / ".venv" / "bin" / "python"
         if not python.with_name("kvctl").exists():
             raise FileNotFoundError(f"{python.with_name('kvctl')} does not exist")
-        return cls(name, str(python))
+        return cls(name, str(python), folder.resolve() / "bench" / "works")
 
     def compile(self) -> None:
         """Write the byte code of its modules, so that no measured process compiles them."""
@@ -144,15 +146,15 @@ class Bench:
     def tell(
         self, script: str, work: str, *arguments: object, tree: Tree | None = None, url: str = "", **options: Any
     ) -> Any:
-        """Run a script that prints its result as JSON, with the process's own peak memory as `peak`."""
-        python = (tree or self.ours).python
-        command = (python, str(WORKS / f"{script}.py"), work, url or self.url, *map(str, arguments))
+        """Run a tree's script that prints its result as JSON, with the process's own peak memory as `peak`."""
+        tree = tree or self.ours
+        command = (tree.python, str(tree.works / f"{script}.py"), work, url or self.url, *map(str, arguments))
         done = self.process(*command, keep=True, **{"timeout": 900, **options})
         return {"peak": done.peak, **json.loads(done.output.splitlines()[-1])}
 
     def process(self, *command: str, **options: Any) -> Run:
-        """Run a command against the server."""
-        return run(command, **{"env": self.env, **options})
+        """Run a command against the server, not in a checkout: Spark's workers import from the current folder first."""
+        return run(command, **{"env": self.env, "cwd": self.place, **options})
 
     # -- fixtures
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.works.processes import Sampler
 
@@ -71,6 +72,7 @@ def run(
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
     timeout: float = 300,
     keep: bool = False,
     children: bool = False,
@@ -84,7 +86,7 @@ def run(
     with tempfile.TemporaryFile() as errors:
         output = subprocess.PIPE if keep else subprocess.DEVNULL
         begun = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env, cwd=cwd)
         killer = threading.Timer(timeout, process.kill)
         killer.start()
         try:

@@ -2,7 +2,7 @@
 
 import json
 
-from bench.case import SAME, Prepared, case
+from bench.case import SAME, START, Prepared, case
 from bench.harness import Bench
 from bench.measure import Contender
 
@@ -19,7 +19,7 @@ def txn(bench: Bench, count: int) -> Prepared:
     }
 
 
-@case("txn-process", "`txn` of {count} keys, whole process", count=1000, seconds=5, aims=(SAME,))
+@case("txn-process", "`txn` of {count} keys, whole process", count=1000, seconds=5, aims=(START,))
 def txn_process(bench: Bench, count: int) -> Prepared:
     """A complete `kvctl txn`, beside one put."""
     name, file = _bucket(bench), bench.folder() / "txn.json"

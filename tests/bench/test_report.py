@@ -37,6 +37,13 @@ def test_aim_allows_seconds_beside_the_ratio():
     assert (verdict.met, verdict.aim) == (True, "1.5x + 4 s")
 
 
+def test_aim_of_processor_time_leaves_waiting_out():
+    aim = Aim(1, "before", plus=0.025, processor=True)
+    (met,) = verdicts_of(_result("a", aim, ours=[0.4], before=[0.176]))
+    (missed,) = verdicts_of(_result("a", aim, ours=[0.4], before=[0.174]))
+    assert (met.met, missed.met, met.aim) == (True, False, "1x + 0.025 s of processor time")
+
+
 def test_aim_compares_two_named_contenders():
     aim = Aim(1, "first", ours="second")
     (verdict,) = verdicts_of(_result("a", aim, ours=[1], first=[5], second=[6]))
