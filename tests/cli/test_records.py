@@ -5,8 +5,8 @@ import json
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk, with_field_list
 
-SILENT = {"completion", "context select", "env", "help", "lock", "quickstart"}
-"""Commands that print no records: text for people, the output of a program, or nothing."""
+SILENT = {"context select", "env", "help", "lock", "quickstart", "top"}
+"""Commands that print no records: text for people, a screen, the output of a program, or nothing."""
 
 
 def test_every_command_declares_its_records():

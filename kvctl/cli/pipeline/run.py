@@ -7,7 +7,6 @@ from typing import Annotated
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, argument, bucket_names, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket import options as bucket_options
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.flows import show_result
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
@@ -113,7 +112,7 @@ async def commit(
     place = parse_branch(at)
     if not message.strip():
         raise UsageError("The message is empty", hint="Describe the commit with `-m`")
-    named = bucket_options.parse_metadata(meta or ())
+    named = parse_metadata(meta or ())
     options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, path, key, value, format)
