@@ -10,7 +10,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output import ENCODINGS, Shape
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
-from kvctl.kv.read.moment import Moment, parse_moment
+from kvctl.kv.read import moment
 from kvctl.phrases import quoted
 
 Fact = tuple[Any, ...]
@@ -22,7 +22,7 @@ class Reading(NamedTuple):
 
     shape: Shape
     revision: int | None = None
-    as_of: Moment | None = None
+    as_of: "moment.Moment | None" = None
     leader: bool = False
     literal: bool = False
 
@@ -113,11 +113,16 @@ def parse_revision(text: str) -> int:
     return int(text)
 
 
-def parse_since(text: str) -> Moment:
+def parse_as_of(text: str) -> "moment.Moment":
+    """Parse a revision, an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
+    return moment.parse_moment(text)
+
+
+def parse_since(text: str) -> "moment.Moment":
     """Parse an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
     if text.isdecimal():
         raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
-    return parse_moment(text)
+    return parse_as_of(text)
 
 
 def parse_encoding(text: str) -> str:
@@ -143,11 +148,11 @@ Encoding = Annotated[
     ),
 ]
 AsOf = Annotated[
-    Moment | None,
-    option("--as-of", "REVISION|TIME", "Read the state after a revision or at a time", parser=parse_moment),
+    Any,  # a Moment, whose class a command without the option does not need
+    option("--as-of", "REVISION|TIME", "Read the state after a revision or at a time", parser=parse_as_of),
 ]
 Since = Annotated[
-    Moment | None, option("--since", "TIME", "Start with the entries written at this time or later", parser=parse_since)
+    Any, option("--since", "TIME", "Start with the entries written at this time or later", parser=parse_since)
 ]
 Headers = Annotated[bool, flag("--headers", "Include message headers")]
 Literal = Annotated[bool, flag("--literal", "Treat arguments as keys without wildcards, even if non-conforming")]
