@@ -260,7 +260,8 @@ def test_endless_commands_say_why_and_end_with_5(guarded, command, tmp_path):
     password.write_text("first")
     words = {"watch": ["watch", "B"], "consume": ["consumer", "consume", "KV_B", "c"]}[command]
     program = (
-        "from kvctl.connection import outage; outage.REFUSED_PATIENCE_S = 2.0; from kvctl.__main__ import main; main()"
+        "from kvctl.connection import client_options; client_options.REFUSED_PATIENCE_S = 2.0; "
+        "from kvctl.__main__ import main; main()"
     )
     line = ["-s", guarded.url, "--user", "ann", "--password-file", str(password)]
 
