@@ -246,7 +246,7 @@ class ContextStore:
 
     def _file(self, name: str) -> str:
         if not name or ".." in name or any(c in "/\\" or not c.isprintable() for c in name):
-            raise UsageError(f"`{name}` is not a context name", hint="Use letters, digits, `-` and `_`")
+            raise UsageError(f"`{name}` is not a context name", hint="Use `A-Z a-z 0-9 _ -`")
         return f"{self._folder}/context/{name}.json"
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -330,7 +330,7 @@ def differences(before: "kvctl.Context", after: "kvctl.Context") -> Iterator[dic
 
 
 _LIMITS = {"memory": "max_memory", "storage": "max_storage", "streams": "max_streams", "consumers": "max_consumers"}
-_READING = ("look at a bucket", "read a key", "list and watch keys")
+_READING = ("show a bucket", "read a key", "list and watch keys")
 _ALLOWED = {True: "yes", False: "no", None: "unknown"}
 _STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
 

@@ -6,6 +6,7 @@ A message is acknowledged if the command succeeds, and redelivered after a delay
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ class Execution:
         """Split and look up the command. Raises UsageError if it cannot be split or found."""
         self._session = session
         self._command = _split(text)
+        if syntax := shell_syntax(text):
+            session.warn(f"`{syntax}` needs a shell, and CMD runs without one: use {_with_shell(text)}")
         self._runs = 0
         self._failed = 0
 
@@ -163,9 +166,24 @@ def _split(text: str) -> list[str]:
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"Command `{command[0]}` not found",
-            hint="Commands run without a shell; for pipes and variables use `--exec \"sh -c '...'\"`",
+            hint=f"Commands run without a shell; for pipes and variables use {_with_shell()}",
         )
     return command
+
+
+def shell_syntax(text: str) -> str | None:
+    """Return the first variable or operator in CMD that only a shell understands; None if it calls an interpreter."""
+    if re.search(r"\s-\w*[ce]\s", text):
+        return None
+    unquoted = re.sub(r"'[^']*'|\\.", "", text)
+    found = re.search(r"\$\w+|\$[{(]|`", unquoted) or re.search(r"[|&;<>]+", re.sub(r'"[^"]*"', "", unquoted))
+    return found and found.group()
+
+
+def _with_shell(text: str = "...") -> str:
+    """Return the option that runs CMD in a shell, with dots for one that has quotes itself."""
+    inner = "..." if re.search(r"['\"\\]", text) else text
+    return f"`--exec 'sh -c \"{inner}\"'`"
 
 
 async def _end(process: "asyncio.subprocess.Process") -> None:

@@ -4,22 +4,27 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
 from kvctl import server as kvctl_server
 from kvctl.cli.app import main
 from kvctl.cli.app.command import command
+from kvctl.cli.app.help_page import wrapped_command
 from kvctl.cli.app.session import Interruption, Session
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import paint
 
+WIDTH = 80
+"""Width of comments and commands, in terminal columns."""
 _AFTERWARDS = {
     "kvctl server run": "start a server on the default port",
-    "kvctl server run --lab supercluster": "start two clusters, and replicate between them",
-    "kvctl help topologies": "describe buckets and their replicas in a file, plan and apply it",
-    "kvctl context add prod --server URL --select": "save your servers under names",
-    "kvctl --help": "list all commands; `kvctl help` lists the topics",
+    "kvctl server run --lab supercluster": "start two clusters to replicate between",
+    "kvctl help topologies": "read about mirrors and aggregates",
+    "kvctl help deploying": "plan and apply a file of buckets",
+    "kvctl context add prod --server URL": "save your servers under names",
+    "kvctl help": "list all commands and topics",
     "kvctl help guarantees": "read what is guaranteed and what is not",
     "kvctl completion --help": "complete buckets and keys with TAB",
 }
@@ -110,11 +115,13 @@ class Tour:
     def say(self, text: str) -> None:
         """Print a comment."""
         if not self._session.options.quiet:
-            self._print(f"# {text}", "dim")
+            for line in textwrap.wrap(text, WIDTH - len("# ")):
+                self._print(f"# {line}", "dim")
 
     def show(self, line: str) -> None:
         """Print a command line as it would be typed."""
-        self._print(f"$ {line}", "bold")
+        for number, part in enumerate(wrapped_command(line, WIDTH - len("$ "))):
+            self._print(part if number else f"$ {part}", "bold")
 
     def end(self) -> None:
         """Print a blank line."""

@@ -20,6 +20,8 @@ START_HINT = "Start one with `kvctl server run`, or name yours with `--server UR
 
 REFUSED_HINT = "Credentials come from flags, the context or NATS_* variables: see `kvctl context show`"
 
+MISSING_HINT = "Use `--creds FILE`, `--user NAME` or a context: see `kvctl help environment`"
+
 Login = dict[str, str | None]
 """The client library's `user` and `password`, or its `token`."""
 NO_LOGIN: Login = {"user": None, "password": None, "token": None}
@@ -116,6 +118,9 @@ def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> t
         return 0, cause
     if isinstance(cause, ssl.SSLError):
         return 1, _tls_error(cause, context, info)
+    if is_refusal(cause) and _anonymous(context):
+        message = f"The server at `{url}` requires credentials, and none were given"
+        return 1, AuthenticationRefused(message, hint=MISSING_HINT)
     if any(word in lower for word in _REFUSALS):
         return 1, AuthenticationRefused(f"The server at `{url}` refused the credentials: {text}", hint=REFUSED_HINT)
     if "empty response" in lower or "info message" in lower:
@@ -133,6 +138,12 @@ def _explained(cause: Exception, context: Context, info: Mapping[str, Any]) -> t
             hint="Check the URL; use `--tls-first` if the server requires TLS first, or a longer `--timeout`",
         )
     return 7, NoServer(f"Cannot connect to `{url}`{f': {text}' if text else ''}", hint=START_HINT)
+
+
+def _anonymous(context: Context) -> bool:
+    """Return True if neither the context nor its URL has credentials."""
+    files = context.creds or context.nkey or context.user_jwt or context.cert
+    return not files and all(login == NO_LOGIN for _, login in logins(context))
 
 
 def _closed(text: str, context: Context, info: Mapping[str, Any]) -> KvctlError:

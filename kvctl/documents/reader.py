@@ -17,6 +17,15 @@ from kvctl.units import parse_duration, parse_size
 
 T = TypeVar("T")
 
+OTHER_WORDS = dict(
+    pair.split(":")
+    for pair in (
+        "context:in filter:keys filters:keys from:origin key:keys max_age:ttl max_bucket_size:max_bytes "
+        "max_msg_size:max_value_size max_msgs_per_subject:history mirror:origin num_replicas:replicas "
+        "origin:origins source:origin sources:origins transform:map"
+    ).split()
+)
+"""Words of other tools and of other places -> the field that is meant, where there is one."""
 MAX_REPORTED = 50
 """Errors of one document that are listed; more are counted."""
 
@@ -157,7 +166,11 @@ class Reader:
         if len(found) == 1:
             raise UsageError(found[0].message, hint=found[0].hint)
         if found:
-            lines = [f"  {problem.message}{f'. {problem.hint}' if problem.hint else ''}" for problem in found]
+            hints = {problem.hint: number for number, problem in reversed([*enumerate(found)])}
+            lines = [
+                f"  {problem.message}{f'. {problem.hint}' if problem.hint and hints[problem.hint] == number else ''}"
+                for number, problem in enumerate(found)
+            ]
             more = [f"  and {len(found) - MAX_REPORTED} more"] if len(found) > MAX_REPORTED else []
             text = "\n".join([f"{self._document.source} has {len(found)} errors:", *lines[:MAX_REPORTED], *more])
             raise UsageError(text)
@@ -174,7 +187,8 @@ class Reader:
     def unknown(self, path: Path, name: str, what: str, known: Collection[str]) -> NoReturn:
         """Fail for an unknown word, with a suggestion."""
         listed = f"Use one of {quoted(known)}" if known else "None are defined"
-        hint = did_you_mean(name, known, otherwise=listed)
+        other = OTHER_WORDS.get(name, name)
+        hint = did_you_mean(other if other in known else name, known, otherwise=listed)
         self.fail(path, f"`{name}` is not {what}", hint=hint)
 
     def fail(self, path: Path, problem: str, hint: str | None = None) -> NoReturn:

@@ -32,6 +32,8 @@ class Field(NamedTuple):
     required: bool = False
     missing: str = ""
     """Hint if it is required and missing."""
+    alias: bool = False
+    """Another name of a field, which errors do not list."""
 
     def schema(self) -> Schema:
         """Return its JSON Schema."""
@@ -81,7 +83,7 @@ class Record(NamedTuple):
 
         def one(name: str) -> None:
             if name not in self.fields:
-                reader.unknown((*path, name), name, f"a field of {self.what}", self.fields)
+                reader.unknown((*path, name), name, f"a field of {self.what}", sorted(self._listed()))
             found[name] = self.fields[name].type.read(reader, (*path, name))
 
         reader.each([*given, None], lambda name: self._check(reader, path, given) if name is None else one(name))
@@ -103,6 +105,9 @@ class Record(NamedTuple):
             **({"allOf": [*exclusive, *least]} if exclusive or least else {}),
             **({"dependentRequired": needs} if needs else {}),
         }
+
+    def _listed(self) -> list[str]:
+        return [name for name, item in self.fields.items() if not item.alias]
 
     def _rules_of(self, kind: type[Any]) -> list[Any]:
         return [rule for rule in self.rules if isinstance(rule, kind)]

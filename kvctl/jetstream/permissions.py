@@ -81,12 +81,12 @@ def _probes(api: Api, name: str, *, absent: bool) -> Iterator[_Probe]:
     stream, key = f"KV_{name}", f"$KV.{name}.kvctl-probe"
     last = json.dumps({"last_by_subj": key}).encode()
     yield _Probe("list buckets", f"{api.prefix}.STREAM.LIST", b'{"subject":"kvctl-probe"}')
-    yield _Probe("look at a bucket", f"{api.prefix}.STREAM.INFO.{stream}")
+    yield _Probe("show a bucket", f"{api.prefix}.STREAM.INFO.{stream}")
     yield _Probe("read a key", f"{api.prefix}.DIRECT.GET.{stream}.{key}", silent=True)
     yield _Probe("read several keys", f"{api.prefix}.DIRECT.GET.{stream}", last, silent=True)
     yield _Probe("read a key at the leader", f"{api.prefix}.STREAM.MSG.GET.{stream}", last)
     yield _Probe("list and watch keys", f"{api.prefix}.CONSUMER.CREATE.{stream}.kvctl.{key}", _CONSUMER_ELSEWHERE)
-    yield _Probe("receive what is listed", f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.kvctl-probe", silent=True)
+    yield _Probe("receive listings", f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.kvctl-probe", silent=True)
     yield _Probe("write a key", f"{api.write_prefix}{key}", b"", _REFUSED, silent=True)
     if absent:
         yield _Probe("create buckets", f"{api.prefix}.STREAM.CREATE.{stream}", _ELSEWHERE)

@@ -330,9 +330,7 @@ class Bucket(Handle):
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
             info = self.binding.info
-            renamed = renaming(info["config"]) if info else None
-            hint = renamed or f"List the keys with `kvctl keys {self.name}`"
-            raise KeyNotFound(f"Key `{key}` is not in bucket `{self.name}`", hint=hint)
+            raise _absent(self.name, key, renaming(info["config"]) if info else None)
         if entry.operation is not Operation.PUT:
             raise _gone(entry)
         return entry
@@ -397,8 +395,9 @@ class Bucket(Handle):
             raise WrongRevision(message, found=entry.revision, hint=gone.hint)
 
 
-def _absent(bucket: str, key: str) -> KeyNotFound:
-    return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint="Nothing was written")
+def _absent(bucket: str, key: str, reason: str | None = None) -> KeyNotFound:
+    hint = reason or f"List the keys with `kvctl keys {bucket}`"
+    return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint=hint)
 
 
 def _gone(entry: Entry) -> KeyNotFound:

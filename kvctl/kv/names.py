@@ -25,7 +25,7 @@ _KEY = pattern(rf"{KEY_PATTERN}\Z")
 _KEYS = pattern(rf"(?:{KEY_PATTERN}\n)*{KEY_PATTERN}\Z")
 _FILTER = pattern(rf"(?:{FILTER_PATTERN})\Z")
 _LONE = pattern("[\ud800-\udfff]")
-_KEY_HINT = "Use letters, digits and `-/_=`, in parts joined by single dots"
+_KEY_HINT = "Use `A-Z a-z 0-9 - / _ =`, in parts joined by single dots"
 
 
 def is_ref(text: str) -> bool:
@@ -48,7 +48,7 @@ def check_bucket(name: str) -> str:
         )
     if not _BUCKET.match(name):
         what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"
-        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
+        raise UsageError(what, hint="Use `A-Z a-z 0-9 _ -`")
     if len(name) > MAX_BUCKET:
         raise UsageError(f"The bucket name has {len(name)} characters; the maximum is {MAX_BUCKET}")
     return name

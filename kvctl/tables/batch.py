@@ -248,7 +248,7 @@ async def _refused(layout: TableLayout, group: Sequence[TableUpdate], error: Con
         if len(group) > 1 and found.keys().isdisjoint(places):
             others.append(update)
             continue
-        problem = refusal(zip(places, update.batch.changes, strict=True), found)
+        problem = refusal(layout.config.name, zip(places, update.batch.changes, strict=True), found)
         if problem.failed or not fresh:
             update.fail(problem)
         else:

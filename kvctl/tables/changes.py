@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -105,11 +106,21 @@ Entry = TableEntry[bytes, bytes]
 
 def named(family: str | None, key: bytes) -> str:
     """Return a key as shown in messages."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = f"hex:{key.hex()}"
+    text = _text(key)
     return f"`{text}`" if family is None else f"`{text}` of family `{family}`"
+
+
+def reading(table: str, family: str | None, key: bytes) -> str:
+    """Return the command line that shows an entry with its version."""
+    options = ["-o", "json"] if family is None else ["--family", family, "-o", "json"]
+    return shlex.join(["kvctl", "table", "get", table, _text(key), *options])
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"hex:{key.hex()}"
 
 
 def base36(number: int) -> str:
@@ -121,8 +132,10 @@ def base36(number: int) -> str:
     return text
 
 
-def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | None]) -> ConditionalUpdateError:
-    """Return the error for changes, each with its place, whose conditions fail for the entries found there.
+def refusal(
+    table: str, changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | None]
+) -> ConditionalUpdateError:
+    """Return the error for changes of a table, each with its place, whose conditions fail for the entries found there.
 
     Places that are missing in `found` are not checked.
     """
@@ -134,16 +147,15 @@ def refusal(changes: Iterable[tuple[str, Change]], found: Mapping[str, Entry | N
             lines.append(f"{named(change.family, change.key)} {problem}")
     kind = BadKeyVersion if any(version for *_, version in failed) or not failed else NoSuchKey
     message = "\n".join(lines) or "An entry was changed concurrently, and changed back"
-    return kind(
-        message, failed=tuple(failed), hint="Nothing was written; see current versions with `kvctl table get -o json`"
-    )
+    seen = f"; see its version with `{reading(table, *failed[0][:2])}`" if failed else ""
+    return kind(message, failed=tuple(failed), hint=f"Nothing was written{seen}")
 
 
 def unknown(table: str, family: str | None, key: bytes) -> OutcomeUnknown:
     """Return the error for a write whose acknowledgement was lost and could not be resolved."""
     return OutcomeUnknown(
         f"The outcome of the write to {named(family, key)} is unknown",
-        hint=f"Check the entry with `kvctl table get {table} KEY -o json`",
+        hint=f"Check the entry with `{reading(table, family, key)}`",
     )
 
 

@@ -92,7 +92,7 @@ def check_table(name: str) -> str:
     """Return the name. Raises UsageError."""
     if not _NAME.match(name):
         what = f"`{name}` is not a table name" if name else "The table name is empty"
-        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
+        raise UsageError(what, hint="Use `A-Z a-z 0-9 _ -`")
     if len(name) > MAX_TABLE:
         raise UsageError(f"The table name has {len(name)} characters, the maximum is {MAX_TABLE}")
     return name

@@ -384,4 +384,4 @@ class Table(Generic[K, V]):
         """Return the error that names every condition that fails at the leader, which the server does not."""
         places = [self._place(change.family, change.key) for change in changes]
         found = await self.entries_at(places, [(change.family, change.key) for change in changes], leader=True)
-        return refusal(zip(places, changes, strict=True), dict(zip(places, found, strict=True)))
+        return refusal(self.name, zip(places, changes, strict=True), dict(zip(places, found, strict=True)))

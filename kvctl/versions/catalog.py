@@ -200,7 +200,7 @@ def check_repository(name: str) -> str:
     """Return the name. Raises UsageError."""
     if not _NAME.match(name):
         what = f"`{name}` is not a valid repository name" if name else "The repository name is empty"
-        raise UsageError(what, hint="Use letters, digits, `_` and `-`")
+        raise UsageError(what, hint="Use `A-Z a-z 0-9 _ -`")
     if len(name) > MAX_NAME:
         raise UsageError(f"The repository name has {len(name)} characters; the maximum is {MAX_NAME}")
     return name

@@ -85,7 +85,7 @@ def check_name(name: str, what: str = "branch") -> str:
     if not _NAME.match(name) or len(name) > 128:
         raise UsageError(
             f"`{name}` is not a valid {what} name",
-            hint="Use letters, digits, `_-/` and single dots, at most 128 characters",
+            hint="Use `A-Z a-z 0-9 _ - /` and single dots, at most 128 characters",
         )
     return name
 

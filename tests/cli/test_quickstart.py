@@ -35,12 +35,14 @@ def test_the_tour_on_a_terminal_has_the_same_commands_and_texts(run, temporary):
     piped, shown = (run("quickstart", tty=tty, env={"TMPDIR": str(temporary)}).transcript() for tty in (False, True))
     told = [[line for line in out.splitlines() if line.startswith(("#", "$"))] for out in (piped, shown)]
     assert told[0] == told[1]
+    assert max(len(line) for line in told[0]) <= 80
 
 
 @pytest.mark.slow
 def test_the_commands_work_when_they_are_typed(run, own_server):
     """Run the printed commands in a shell against another server, and compare their exit codes."""
-    printed = [line for line in run("quickstart").out.splitlines() if line.startswith(("$ kvctl", "# exit code"))]
+    lines = run("quickstart").out.replace(" \\\n   ", "").splitlines()
+    printed = [line for line in lines if line.startswith(("$ kvctl", "# exit code"))]
     script, wanted = f'kvctl() {{ "{sys.executable}" -m kvctl "$@" >&2; echo $?; }}\n', []
     for line in printed:
         if line.startswith("# exit code "):

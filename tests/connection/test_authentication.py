@@ -80,6 +80,10 @@ class TestUserAndPassword:
     async def test_wrong_ones_are_refused(self, url, wrong):
         await assert_refused(replace(wrong, url=url))
 
+    async def test_missing_ones_are_reported_as_missing(self, url):
+        with pytest.raises(AuthenticationRefused, match="requires credentials, and none were given"):
+            await account(Context(url=url))
+
 
 class TestToken:
     @pytest.fixture

@@ -72,7 +72,7 @@ def test_missing_variables_are_reported_together_with_other_errors():
         "  t.yaml:5:3: pairs.a: Variable `OTHER` is not set. Set it, or write a default: `${OTHER:-DEFAULT}`",
         "  t.yaml:6:3: pairs.b: `${a-b}` is not a variable. Write `${NAME}` or `${NAME:-DEFAULT}`; `$${` is a literal "
         "`${`",
-        "  t.yaml:7:1: colour: `colour` is not a field of a file. Use one of `text`, `count`, `on`, `size`, `pairs`",
+        "  t.yaml:7:1: colour: `colour` is not a field of a file. Use one of `count`, `on`, `pairs`, `size`, `text`",
     ]
 
 

@@ -15,9 +15,9 @@ async def test_pulling_is_asked_for():
     with restricted('publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}') as users:
         async with kvctl.connect(users.some) as client:
             found = {item.action: item for item in await probe(client.api)}
-    assert [name for name, item in found.items() if not item.allowed] == ["receive what is listed"]
-    assert found["receive what is listed"].reason == "permission denied"
-    assert found["receive what is listed"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"
+    assert [name for name, item in found.items() if not item.allowed] == ["receive listings"]
+    assert found["receive listings"].reason == "permission denied"
+    assert found["receive listings"].subject == "$JS.API.CONSUMER.MSG.NEXT.KV_BUCKET.KEY"
 
 
 async def test_probes_change_nothing_and_leave_no_warning_in_the_log(own_server):

@@ -1,6 +1,7 @@
 """Help topics: complete, plain enough for a terminal and a manual page, and true where a test can tell."""
 
 import ast
+import json
 import pkgutil
 import re
 from functools import cache
@@ -12,15 +13,19 @@ import kvctl
 from kvctl import errors
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.render.view import FORMATS
+from tests.cli.conftest import run_process
 from tests.support.readme import README, ROOT
 
 TOPICS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "kvctl" / "topics").glob("*.md"))}
-WRITTEN = {*"automation environment exit-codes formats guarantees hazards servers tables topologies".split()}
+NAMED = set(
+    "audit automation confirmation deploying environment exit-codes fields formats guarantees hazards pipeline scale "
+    "security servers tables topologies versions".split()
+)
 WIDTH = 80
 
 
 def test_the_topics_there_are():
-    assert set(TOPICS) >= WRITTEN
+    assert set(TOPICS) == NAMED
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -64,6 +69,14 @@ def test_every_variable_is_explained():
     assert read == explained
 
 
+def test_every_subject_that_is_probed_is_explained(server):
+    probed = json.loads(run_process("context", "test", "-s", server.url, "-o", "json").out)["permissions"]
+    needed = re.findall(r"^ {4}.* (\$\S+)$", TOPICS["security"], re.MULTILINE)
+    assert len(probed) == len(needed) > 10
+    for subject in (item["subject"].replace("KV_KEY", "KV_BUCKET") for item in probed):
+        assert [one for one in needed if re.fullmatch(re.escape(one).replace(">", ".+"), subject)], subject
+
+
 def test_every_format_is_explained():
     explained = re.findall(r"^    (\w+) +\w", TOPICS["formats"].split("##")[0], re.MULTILINE)
     assert sorted(explained) == sorted(FORMATS)
@@ -74,7 +87,7 @@ def test_commands_and_options_in_the_text_exist(topic):
     text = TOPICS.get(topic, README)
     lines = re.findall(r"(?:^(?: {4}|\$ )|`|\$\()kvctl ([a-z][^`\n]*)", text, re.MULTILINE)
     unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - _options()
-    assert lines or topic == "servers"
+    assert lines or topic in ("servers", "fields")
     assert not [line for line in lines if not _is_command(line)]
     assert not unknown
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import typer
 from typer.core import TyperOption
 
-from kvctl.cli.app.help_page import argument_usage, spellings, usage
+from kvctl.cli.app.help_page import argument_usage, arguments, spellings, usage
 from kvctl.cli.app.session import Interruption
 from kvctl.errors import KvctlError, UsageError
 from kvctl.render.terminal import OutputClosed, Terminal
@@ -93,7 +93,11 @@ def _option_hint(ctx: Any, option: str) -> str:
     shown = sorted(name for param in options if not param.hidden for name in spellings(param))
     listed = f"`{path} --help` lists the options"
     meant = of_option(path.partition(" ")[2], option, shown, listed)
-    return meant or f"{listed}; put `--` before an argument that starts with a dash"
+    taken = {_name(param).removesuffix("|-") for param in arguments(ctx.command.params if ctx else ())}
+    values = {"VALUE"} if option.startswith("--") else taken if option[1:].isdigit() else {"VALUE", "KEY"}
+    if meant or not taken & values:
+        return meant or listed
+    return f"{listed}; put `--` before an argument that starts with a dash"
 
 
 def _plain(message: str) -> str:
@@ -180,7 +184,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--source": ("--origin",), "--source-domain": ("--origin-domain",), "--subjects": ("--subject",),
     "--tags": ("--tag",), "--theirs": ("--strategy",), "--transform": ("--map",), "--updates": ("--updates-only",),
     "--url": ("--server",), "--username": ("--user",), "--versions": ("--history",), "--wait": ("--wait-for",),
-    "--yaml": ("-o yaml",), "-a": ("--all",), "-f": ("--yes",), "-j": ("-o json",), "-w": ("--watch",),
+    "--yaml": ("-o yaml",), "-a": ("--all",), "-f": ("--yes",), "-j": ("-o json",), "-n": ("--limit N", "--count N"),
+    "-w": ("--watch",),
 }  # fmt: skip
 """Options of other tools -> options here, of which the first one that the command has is meant."""
 OPTION_REMARKS = {

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from inspect import Parameter
@@ -51,7 +52,7 @@ class HelpPage:
         page.text(summary)
         page.line("Usage", usage(ctx))
         page.text(details.strip("\n"))
-        page.block("Examples", self.examples)
+        page.block("Examples", [line for example in self.examples for line in wrapped_command(example, page.width - 2)])
         for section, rows in self.command_sections().items():
             page.list(section, rows)
         page.list("Arguments", [argument_line(param) for param in arguments(self.params)])
@@ -83,7 +84,7 @@ class HelpPage:
     def _format_references(self, ctx: Any, page: "Page") -> None:
         aliases = ctx.parent.command.aliases(ctx.info_name) if ctx.parent is not None else []
         page.line("Aliases", ", ".join(aliases))
-        page.line("See also", ", ".join(f"kvctl {name}" for name in self.see))
+        page.line("See also", ", ".join(f"kvctl {name}".replace(" ", _UNBROKEN) for name in self.see))
 
 
 def record_lists(records: Sequence[PrintedRecord]) -> list[tuple[str, list[str]]]:
@@ -205,7 +206,9 @@ class Page:
     def line(self, title: str, text: str) -> None:
         """Write a heading with a text behind it."""
         if text:
-            self._formatter.write(f"\n{self._heading(title)} {text}\n")
+            lines = textwrap.wrap(f"{title}: {text}", self.width, subsequent_indent="  ", **_AT_SPACES)
+            wrapped = "\n".join(lines).replace(_UNBROKEN, " ").removeprefix(f"{title}:")
+            self._formatter.write(f"\n{self._heading(title)}{wrapped}\n")
 
     def block(self, title: str, lines: Sequence[str]) -> None:
         """Write lines under a heading."""
@@ -239,6 +242,18 @@ def _default(param: Any) -> str:
     if param.default in (None, False, "", (), []) or param.required or not param.show_default:
         return ""
     return f" [default: {param.opts[0] if param.default is True else param.default}]"
+
+
+_UNBROKEN = "\N{NO-BREAK SPACE}"
+"""Stands for a space at which a text is not wrapped."""
+_AT_SPACES: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def wrapped_command(line: str, width: int) -> list[str]:
+    """Return a command line as lines of a shell, each but the last with a backslash; quoted words stay together."""
+    words = (word.replace(" ", _UNBROKEN) for word in re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", line))
+    lines = textwrap.wrap(" ".join(words), width - len(" \\"), subsequent_indent="    ", **_AT_SPACES)
+    return " \\\n".join(lines).replace(_UNBROKEN, " ").split("\n")
 
 
 def wrapped_words(words: Sequence[str], width: int) -> list[str]:

@@ -47,7 +47,7 @@ def generated() -> dict[str, str]:
     for topic, title in topics.titles().items():
         pages[f"man/man7/kvctl-{topic}.7"] = _topic_page(topic, title)
     scripts = {f"completions/{COMPLETIONS[shell]}": script for shell, script in SCRIPTS.items()}
-    lists = {f"kvctl/topics/{name}.md": _topic(name) for name in ("formats", "pipeline")}
+    lists = {f"kvctl/topics/{name}.md": _topic(name) for name in ("fields", "pipeline")}
     return {**pages, **scripts, **lists}
 
 
@@ -97,12 +97,11 @@ def _topic_page(topic: str, title: str) -> str:
 
 def _topic(topic: str) -> str:
     """Return a topic's text, with generated parts rewritten from the code."""
-    generators = {"pipeline": with_option_list, "formats": with_field_list}
+    generators = {"pipeline": with_option_list, "fields": with_field_list}
     text = topics.page(topic)
     return generators[topic](text) if topic in generators else text
 
 
-_SECTION = re.compile(r"(?<=^## Fields\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 _WIDTH = 78
 _INTRODUCTION = """
 Every command with a result, and the fields of its JSON objects in their order.
@@ -114,14 +113,14 @@ command with several lists has several kinds of objects, by its options.
 
 
 def with_field_list(topic: str) -> str:
-    """Return the topic with its section of fields generated from the catalogue."""
+    """Return the topic, the catalogue of fields below the title of `topic`."""
     printed = {ctx.command_path.removeprefix("kvctl "): command.prints for ctx, command in walk(root())}
     listed = "".join(
         f"    {name}\n{''.join(map(_lines, records))}" for name, records in sorted(printed.items()) if records
     )
     inside = "".join(f"    {name}\n{''.join(map(_names, parts))}" for name, parts in sorted(PARTS.items()))
-    objects = f"Fields that hold objects, or lists of objects:\n\n{inside}\n"
-    return _SECTION.sub(lambda _: f"{_INTRODUCTION}{listed}\n{objects}", topic)
+    title, _, _ = topic.partition("\n")
+    return f"{title}\n{_INTRODUCTION}{listed}\n## Fields that hold objects, or lists of objects\n\n{inside}"
 
 
 def _lines(kind: PrintedRecord) -> str:

@@ -22,6 +22,7 @@ from kvctl.render import progress as render_progress
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.terminal import Terminal
 from kvctl.render.view import Row, View, picked
+from kvctl.suggest import did_you_mean
 
 T = TypeVar("T")
 
@@ -169,8 +170,8 @@ class Session:
         """Show progress on a terminal's stderr after half a second: `with session.progress("Copying keys") as bar:`."""
         return render_progress.Progress(what, total, unit=unit, enabled=self.terminal.speaks and not self.options.quiet)
 
-    def read_input(self, file: str) -> bytes:
-        """Read a file, `-` for standard input. Raises UsageError."""
+    def read_input(self, file: str, *, missing: str | None = None) -> bytes:
+        """Read a file, `-` for standard input. Raises UsageError, with a near name or `missing` as its hint."""
         try:
             if file != "-":
                 with open(file, "rb") as stream:
@@ -180,7 +181,10 @@ class Session:
             with self.terminal.blocking():
                 return sys.stdin.buffer.read()
         except OSError as error:
-            raise UsageError(f"Cannot read `{file}`: {error.strerror}") from None
+            folder, name = os.path.split(file)
+            near = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+            hint = did_you_mean(name, near, otherwise=missing) if isinstance(error, FileNotFoundError) else None
+            raise UsageError(f"Cannot read `{file}`: {error.strerror}", hint=hint) from None
 
     def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> "formats.Writer":
         """Return the writer of rows that are streamed, or with `complete` of rows that are all known."""

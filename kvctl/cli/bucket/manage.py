@@ -119,10 +119,10 @@ async def ls(
     """List buckets, mirrors and aggregates.
 
     STATE is `offline` if the servers of a stream do not answer; the columns of its contents are then empty. If only its
-    name is known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a stream named
-    like a bucket that is not a bucket, and `incomplete` for the remains of an interrupted restore or copy. A mirror
-    with the name of a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored
-    entries, including history and deletions.
+    name is known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a plain stream
+    with a bucket's name, and `incomplete` for the remains of an interrupted restore or copy. A mirror with the name of
+    a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored entries, including
+    history and deletions.
     """
     wanted = _kinds(kinds, everything)
     api = (await session.client()).api
@@ -232,9 +232,9 @@ async def edit(
 async def seal(session: Session, bucket: BucketName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Make a bucket permanently read-only.
 
-    Keys can still be read, and no longer expire. Later writes exit 1. A sealed bucket cannot be unsealed, but it can be
-    deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates cannot be
-    sealed: they would silently stop replicating.
+    Keys can still be read, and no longer expire. Later writes fail (exit code 1). A sealed bucket cannot be unsealed,
+    but it can be deleted, and `kvctl bucket copy` copies it into a bucket that can be written. Mirrors and aggregates
+    cannot be sealed: they would silently stop replicating.
     """
     api = (await session.client()).api
     if not dry_run:

@@ -108,8 +108,8 @@ async def stats(
     """Count keys, deletions, entries and bytes of a bucket.
 
     DELETED are deleted keys that still have a marker, ENTRIES all stored entries, SIZE the bytes of the latest values,
-    WITH HISTORY those of all values. WRITES A DAY is empty for less than an hour of stored history. With --by-prefix,
-    the same is listed for each prefix, the largest first; with --largest the keys of the largest values.
+    WITH HISTORY those of all values. WRITES A DAY is empty if the history covers less than an hour. With --by-prefix,
+    the numbers are listed per prefix, the largest first; with --largest the keys of the largest values.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
     missing.

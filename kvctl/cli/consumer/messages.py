@@ -30,7 +30,9 @@ Ack = Annotated[bool, flag("--ack/--no-ack", "Acknowledge printed messages, or l
 Expires = Annotated[timedelta | None, duration("--wait-for", "Maximum time to wait for a message [default: 30s]")]
 LongExpires = Annotated[timedelta | None, duration("--wait-for", "Longest wait of a pull, at least 1s [default: 30s]")]
 Heartbeat = Annotated[timedelta | None, duration("--idle-heartbeat", "Interval of server heartbeats, 500ms to 30s")]
-Run = Annotated[str | None, option("--exec", "CMD", "Run CMD for each message; acknowledge it if CMD succeeds")]
+Run = Annotated[
+    str | None, option("--exec", "CMD", "Run CMD, without a shell, for each message; acknowledge on success")
+]
 SomeConsumer = Annotated[
     str | None,
     argument("CONSUMER", "Name; without one, messages are read in order and no position is kept", live("consumers")),
@@ -179,11 +181,11 @@ async def consume(
     Servers up to 2.15 may skip a message at the end of a --max-bytes pull, if the consumer delivers the last message of
     each subject and the stream keeps more. Use --max-messages for such a consumer.
 
-    --exec splits CMD into words like a shell, but does not run a shell. Its standard input is the message's data. The
-    metadata is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE, KVCTL_CONSUMER_SEQUENCE,
-    KVCTL_DELIVERED, KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). If CMD succeeds, the message is
-    acknowledged. If it fails, the message is redelivered after 1s, 2s, 4s and so on, up to 5m. While CMD runs, the
-    acknowledgement wait is extended.
+    --exec splits CMD into words as a shell does, but no shell runs it: use `--exec 'sh -c "..."'` for one. Its standard
+    input is the message's data. The metadata is in KVCTL_STREAM, KVCTL_CONSUMER, KVCTL_SUBJECT, KVCTL_SEQUENCE,
+    KVCTL_CONSUMER_SEQUENCE, KVCTL_DELIVERED, KVCTL_PENDING, KVCTL_TIME, KVCTL_SIZE and KVCTL_HEADERS (JSON). If CMD
+    succeeds, the message is acknowledged. If it fails, the message is redelivered after 1s, 2s, 4s and so on, up to 5m.
+    While CMD runs, the acknowledgement wait is extended.
     """
     if run is not None and max_messages is None and max_bytes is None:
         max_messages = 1  # messages buffered behind a slow command would be redelivered

@@ -26,6 +26,7 @@ from kvctl.units import format_duration
         "kvctl watch orders 'NEW.*'",
         "kvctl watch orders -o ndjson --from-revision 120",
         "kvctl watch config app.yaml --updates-only --exec 'systemctl reload app'",
+        "kvctl watch orders --exec 'sh -c \"echo $KVCTL_KEY >> changed\"'",
         "kvctl watch orders --since -15m",
         "kvctl watch orders --until-current -o ndjson > orders.ndjson",
     ],
@@ -44,7 +45,7 @@ async def watch(
     since: Since = None,
     until_current: Annotated[bool, flag("--until-current", "Stop after the current entries")] = False,
     count: Annotated[int | None, number("--count", "Stop after this number of entries")] = None,
-    run: Annotated[str | None, option("--exec", "CMD", "Run CMD for each entry instead of printing it")] = None,
+    run: Annotated[str | None, option("--exec", "CMD", "Run CMD, without a shell, for each entry")] = None,
     headers: Headers = False,
     encoding: Encoding = None,
 ) -> None:
@@ -57,10 +58,11 @@ async def watch(
     --since starts with every stored entry that was written at TIME or later (RFC 3339, or `-15m` for 15 minutes ago by
     the server's clock), and --from-revision with those from a revision on.
 
-    --exec splits CMD into words as a shell does, but runs it without a shell. The value is its standard input. The
-    entry is in KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE),
-    KVCTL_REASON, KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries are processed one after the other. A failed run is
-    reported and the watch continues; when the watch ends, the exit code is then 7.
+    --exec runs CMD for each entry instead of printing it. CMD is split into words as a shell does, but no shell runs
+    it: variables and pipes need `sh -c`, as in an example. The value is its standard input. The entry is in
+    KVCTL_BUCKET, KVCTL_KEY, KVCTL_REVISION, KVCTL_CREATED, KVCTL_OPERATION (PUT, DEL or PURGE), KVCTL_REASON,
+    KVCTL_DELTA, KVCTL_TTL and KVCTL_SIZE. Entries are processed one after the other. A failed run is reported and the
+    watch continues; when the watch ends, the exit code is then 7.
 
     Exits 1 if the bucket is deleted or recreated, 3 if --from-revision is more than one above the last revision, and
     130 on Ctrl-C.

@@ -158,8 +158,10 @@ async def run(
 ) -> None:
     """Run a SQL script on Spark.
 
-        create temporary view orders using `nats-kv` options (bucket 'ORDERS', filter 'NEW.>');
-        create temporary view totals using `nats-kv` options (bucket 'TOTALS', columns 'key,value');
+        create temporary view orders using `nats-kv`
+          options (bucket 'ORDERS', filter 'NEW.>');
+        create temporary view totals using `nats-kv`
+          options (bucket 'TOTALS', columns 'key,value');
         insert into totals select concat('total.', key), value from orders;
 
     Statements end with a semicolon, and may read and write buckets, files and tables. The result of a SELECT is not

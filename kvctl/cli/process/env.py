@@ -72,8 +72,7 @@ async def env(
     named, wild = split_keys(filters or [])
     if prefix and not _NAME.match(prefix):
         raise UsageError(
-            f"`{prefix}` cannot start the name of a variable",
-            hint="Use letters, digits and `_`, and do not start with a digit",
+            f"`{prefix}` cannot start the name of a variable", hint="Use `A-Z a-z 0-9 _`, and do not start with a digit"
         )
     path = programs.find_program(words[0])
     found = await _values(await parse_target(bucket).reader(session), named, wild)

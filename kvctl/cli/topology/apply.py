@@ -34,7 +34,7 @@ _COLUMNS = columns("action kind name place outcome differences")
         "kvctl topology apply topology.plan --yes",
         "kvctl topology apply -f topology.yaml --prune --yes --confirm ORDERS",
     ],
-    see=["topology plan", "help topologies", "help hazards"],
+    see=["topology plan", "help deploying", "help hazards"],
     prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
     in_pipe="table",
@@ -212,7 +212,7 @@ def _past(found: "plan_change.TopologyPlan") -> str:
 @command(
     "topology destroy",
     examples=["kvctl topology destroy -f topology.yaml --dry-run", "kvctl topology destroy -f topology.yaml"],
-    see=["topology apply", "help topologies", "help confirmation"],
+    see=["topology apply", "help deploying", "help confirmation"],
     prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
     in_pipe="table",
@@ -229,7 +229,7 @@ async def destroy(
 ) -> None:
     """Delete the buckets, mirrors and aggregates of a file, with their data.
 
-    Replicas are deleted before their origins. What does not exist is ignored, and what the file does not name stays.
+    Replicas are deleted before their origins. Missing resources are ignored. Resources outside the file are kept.
     If something outside the file replicates from a bucket, it would turn stale with a new bucket of that name: the
     deletion is refused without --force recreated-origin, and the name has to be typed or given with --confirm.
 

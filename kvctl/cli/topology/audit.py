@@ -57,7 +57,7 @@ class Work:
         "kvctl topology audit -f topology.yaml",
         "kvctl topology audit ORDERS --repair --dry-run",
     ],
-    see=["help topologies", "mirror show", "bucket diff"],
+    see=["help audit", "mirror show", "bucket diff"],
     prints=(AUDIT, AUDIT_DIFFERENCE, REPAIR),
     in_pipe="table",
 )

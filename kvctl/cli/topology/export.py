@@ -27,7 +27,7 @@ Names = Annotated[list[str] | None, argument("BUCKET", "Buckets, mirrors and agg
         "kvctl topology export ORDERS ORDERS_NYC",
         "kvctl topology export -o json | jq '.buckets | keys'",
     ],
-    see=["help topologies", "topology plan", "topology graph"],
+    see=["help deploying", "topology plan", "topology graph"],
     prints=(NAME, ANY),
 )
 async def export(session: Session, names: Names = None) -> None:
@@ -47,7 +47,7 @@ async def export(session: Session, names: Names = None) -> None:
 @command(
     "topology schema",
     examples=["kvctl topology schema > topology.schema.json"],
-    see=["help topologies", "topology plan", "topology graph"],
+    see=["help deploying", "topology plan", "topology graph"],
     prints=(ANY,),
 )
 def schema(session: Session) -> None:

@@ -18,7 +18,7 @@ OptionalFile = Annotated[str | None, option("--file -f", "FILE", "Topology file,
 
 def read_document(session: Session, file: str) -> "parser.Document":
     """Read the file as plain data with line numbers, and variables of the environment replaced. Raises UsageError."""
-    content = session.read_input(file)
+    content = session.read_input(file, missing="`kvctl topology export` writes a file of what exists")
     try:
         document = parser.parse(content, "standard input" if file == "-" else file)
     except UsageError as error:

@@ -147,7 +147,7 @@ Prune = Annotated[bool, flag("--prune", "Delete what the topology created and th
         "kvctl topology plan -f topology.yaml --exit-code",
         "kvctl topology plan -f topology.yaml --format markdown >> $GITHUB_STEP_SUMMARY",
     ],
-    see=["topology apply", "help topologies", "help hazards"],
+    see=["topology apply", "help deploying", "help hazards"],
     prints=(PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
     in_pipe="table",

@@ -33,7 +33,7 @@ _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)
         "kvctl topology render -f topology.yaml --format nack | kubectl apply -f -",
         "kvctl topology render -f topology.yaml --format terraform > streams.tf.json",
     ],
-    see=["help topologies", "topology export", "topology apply"],
+    see=["help deploying", "topology export", "topology apply"],
     prints=(ANY,),
     forces=lambda: (deployers.LOSSY_FORMAT,),
 )

@@ -313,7 +313,7 @@ _COLUMNS = columns(
         "kvctl topology trace EDGE orders.new.7 -o json",
         "kvctl topology trace ORDERS NEW.7 -f topology.yaml",
     ],
-    see=["help topologies", "topology graph", "topology audit"],
+    see=["help audit", "topology graph", "topology audit"],
     prints=(TRACE, TRACE_TREE),
     in_pipe="table",
 )

@@ -88,7 +88,9 @@ def _settings(resource: Resource) -> dict[str, Field]:
     """Return the fields of a resource's settings and its place; an option's other name is an alias."""
     rows = [row for row in SETTINGS.values() if resource in row.of]
     found = {row.name: Field(_type_of(row), row.file_help or row.help, row.limits) for row in rows}
-    found |= {row.option: Field(_type_of(row), f"Alias of `{row.name}`", row.limits) for row in rows if row.option}
+    found |= {
+        row.option: Field(_type_of(row), f"Alias of `{row.name}`", row.limits, alias=True) for row in rows if row.option
+    }
     return found | {"in": Field(TEXT, "Context of this file to create it in; default: the context in use")}
 
 
@@ -343,7 +345,7 @@ def _named(reference: str, make: Make, names: Schema) -> Type:
 
 def _check_title(text: str) -> str:
     if not re.fullmatch(TITLE["pattern"], text):
-        raise UsageError(f"`{text}` is not a valid topology name", hint="Use letters, digits, `_`, `-` and `.`")
+        raise UsageError(f"`{text}` is not a valid topology name", hint="Use `A-Z a-z 0-9 _ - .`")
     return text
 
 
@@ -374,7 +376,7 @@ def json_schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvctl topology",
-        "description": "NATS key-value buckets, their mirrors and aggregates, see `kvctl help topologies`",
+        "description": "NATS key-value buckets, their mirrors and aggregates, see `kvctl help deploying`",
         **ROOT.schema(),
         "$defs": {
             "context": CONTEXT.schema(),

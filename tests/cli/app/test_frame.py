@@ -337,9 +337,12 @@ class TestErrors:
     def test_exit_code_of_a_command(self, demo):
         assert demo("thing", "code", "8").exit_code == 8
 
-    def test_file_that_cannot_be_read(self, demo):
+    def test_file_that_cannot_be_read(self, demo, tmp_path):
         result = demo("thing", "value", "--file", "/no/such/file")
         assert (result.exit_code, result.err) == (2, "error: Cannot read `/no/such/file`: No such file or directory\n")
+        (tmp_path / "topology.yaml").touch()
+        result = demo("thing", "value", "--file", str(tmp_path / "topolgy.yaml"))
+        assert result.err.endswith("hint: Did you mean `topology.yaml`?\n")
         line = f"{' '.join(DEMO)} thing value --file - <&-"
         done = subprocess.run(["sh", "-c", line], capture_output=True, timeout=120)
         assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed\n")

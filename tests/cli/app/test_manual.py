@@ -61,6 +61,12 @@ class TestEveryCommand:
                 reference
             )
 
+    def test_fits_80_columns(self, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        pages = {ctx.command_path: str(command.get_help(ctx)) for ctx, command in walk(TREE)}
+        wide = [f"{path}: {line}" for path, text in pages.items() for line in text.splitlines() if len(line) > 80]
+        assert wide == []
+
     def test_at_the_root_is_listed_as_it_describes_itself(self):
         listed = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
         own = {name: inspect.cleandoc(TREE.get_command(None, name).help or "").partition("\n")[0] for name in listed}

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kvctl.cli.exec import shell_syntax
 from tests.cli.keyed import Keyed
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -100,6 +101,22 @@ def test_exec_runs_a_command_for_each_entry(filled, tmp_path, snapshot):
 
 def test_exec_runs_no_shell(filled, snapshot):
     assert filled("watch", "B", "b.1", "--until-current", "--exec", "echo $KVCTL_KEY; exit 3 | cat") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax"),
+    [
+        ('echo "got $KVCTL_KEY"', "$KVCTL_KEY"),
+        ("./handle && ./count", "&&"),
+        ("tee out.txt >log", ">"),
+        ("awk '{print $NF}'", None),
+        ('logger "first; second"', None),
+        ('sh -c "echo $KVCTL_KEY | wc"', None),
+        (r"echo \$KVCTL_KEY", None),
+    ],
+)
+def test_commands_that_need_a_shell_are_recognised(text, syntax):
+    assert shell_syntax(text) == syntax
 
 
 def test_exec_goes_on_after_a_failure_and_reports_it(filled, snapshot):

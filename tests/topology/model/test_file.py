@@ -78,7 +78,7 @@ mirrors:
         read(text)
     assert caught.value.message.splitlines() == [
         "t.yaml has 10 errors:",
-        "  t.yaml:3:1: name: `a b` is not a valid topology name. Use letters, digits, `_`, `-` and `.`",
+        "  t.yaml:3:1: name: `a b` is not a valid topology name. Use `A-Z a-z 0-9 _ - .`",
         "  t.yaml:4:1: mirors: `mirors` is not a field of a topology file. Did you mean `mirrors`?",
         "  t.yaml:6:7: buckets.A.histroy: `histroy` is not a field of a bucket. Did you mean `history`?",
         "  t.yaml:6:19: buckets.A.replicas: `replicas` must be 1 to 5, not 9",
@@ -131,6 +131,8 @@ def test_document_reads_origins_in_command_line_notation():
         ("buckets: {}", "The topology file has no `version`", "`version: 1`"),
         ("version: 2", "t.yaml:1:1: version: This kvctl reads version 1, not `2`", ""),
         ("version: 1\nbuckets:\n  B:\n    histroy: 5", "t.yaml:4:5: buckets.B.histroy: `histroy` is not", "`history`?"),
+        ("version: 1\nbuckets: {B: {context: lon}}", "`context` is not a field of a bucket", "Did you mean `in`?"),
+        ("version: 1\nbuckets: {B: {colour: 1}}", "`colour` is not a field of a bucket", "`atomic`, `cluster`"),
         ("version: 1\nbucket: {}", "t.yaml:2:1: bucket: `bucket` is not a field of a topology file", "`buckets`?"),
         ("version: 1\nbuckets: {B: {history: 65}}", "t.yaml:2:15: buckets.B.history: `history` must be 1 to 64", ""),
         ("version: 1\nbuckets: {B: {tags: [a, '']}}", "t.yaml:2:25: buckets.B.tags[1]: `tags` must be text", ""),
@@ -165,6 +167,13 @@ def test_document_error_names_place_and_suggestion(text, message, hint):
         read(text)
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+def test_hint_of_several_errors_is_printed_once():
+    with pytest.raises(UsageError) as caught:
+        read("version: 1\nbuckets:\n  A: {colour: 1}\n  B: {shade: 1}\n")
+    assert caught.value.message.count("Use one of `atomic`") == 1
+    assert "`tag`" not in caught.value.message
 
 
 ROOT = Path(__file__).parents[3]
