@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import permissions as jetstream_permissions
+from kvctl.kv import catalog
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document, size_text
 from kvctl.units import format_duration
@@ -203,6 +205,7 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
         "kvctl context test prod -o json",
         "kvctl context test prod --bucket orders",
         "kvctl context test --wait-for 30s",
+        "kvctl context test prod --bucket orders --wait-for 5m",
     ],
     see=["context show", "server run"],
     prints=(CONTEXT_TEST,),
@@ -220,8 +223,8 @@ async def examine(
     Connects, measures the round trip to the server, shows usage and limits of the account, and probes every API
     subject that kvctl uses without changing anything. Exits 5 when JetStream cannot be used.
 
-    With --wait-for, tests again and again until the server answers and JetStream has a leader, and exits 9 when the
-    time is up. Refused credentials are an error immediately.
+    With --wait-for, tests again and again until the server answers and JetStream has a leader, with --bucket also the
+    bucket, and exits 9 when the time is up. Refused credentials are an error immediately.
     """
     if name is not None:
         session.options.context = name
@@ -369,12 +372,12 @@ async def report(session: Session, context: "kvctl.Context", bucket: str | None,
 async def _inspect_patiently(
     facts: dict[str, Any], context: "kvctl.Context", bucket: str | None, patience: timedelta
 ) -> None:
-    """Inspect the account until the server answers. Raises WaitExpired."""
+    """Inspect the account until the server, and the leader of the bucket, answer. Raises WaitExpired."""
     deadline = time.monotonic() + patience.total_seconds()
     while True:
         left = timedelta(seconds=max(deadline - time.monotonic(), _PAUSE_S))
         try:
-            return await _inspect(facts, replace(context, timeout=min(left, context.timeout)), bucket)
+            return await _inspect(facts, replace(context, timeout=min(left, context.timeout)), bucket, led=True)
         except Away as error:
             if time.monotonic() + _PAUSE_S > deadline:
                 waited = format_duration(patience)
@@ -382,13 +385,17 @@ async def _inspect_patiently(
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _inspect(facts: dict[str, Any], context: "kvctl.Context", bucket: str | None) -> None:
+async def _inspect(facts: dict[str, Any], context: "kvctl.Context", bucket: str | None, *, led: bool = False) -> None:
+    """Fill in the facts. With `led`, raises StreamOffline if the bucket has no leader, and BucketNotFound."""
     connection = await kvctl_connection.connect(context)
     try:
         facts["server"] = _server(connection)
         facts["rtt"] = round(await jetstream_permissions.round_trip(connection), 6)
         api = jetstream_api.Api(connection)
         facts["jetstream"] = await _jetstream(api)
+        if led and bucket:
+            with suppress(PermissionDenied):
+                await catalog.find(api, bucket)
         access = await jetstream_permissions.probe(api, bucket)
         facts["permissions"] = [asdict(item) for item in access]
         facts["usable"] = facts["jetstream"] is not None or _can_read(access)

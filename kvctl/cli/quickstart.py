@@ -26,7 +26,7 @@ _AFTERWARDS = {
     "kvctl context add prod --server URL": "save your servers under names",
     "kvctl help": "list all commands and topics",
     "kvctl help guarantees": "read what is guaranteed and what is not",
-    "kvctl completion --help": "complete buckets and keys with TAB",
+    "kvctl completion install": "complete buckets and keys with TAB",
 }
 
 

@@ -163,14 +163,24 @@ def _run_lab(
 
 
 def _show_lab(session: Session, lab: "labs.Lab", home: Path) -> None:
-    rows = [{name: getattr(one, name) or None for name in LAB_CONTEXT.fields} for one in lab.contexts.values()]
+    names = {server.url: name for name, server in lab.servers.items()}
+    rows = [
+        {
+            **{name: getattr(context, name, None) or None for name in LAB_CONTEXT.fields},
+            "servers": [names[url] for url in context.url.split(",")],
+        }
+        for context in lab.contexts.values()
+    ]
     if session.output in ("json", "yaml"):
         session.show(document({"lab": lab.kind, "config_home": str(home), "contexts": rows}))
     else:
-        session.show(View(columns=columns("name url description"), tsv=LAB_CONTEXT.columns, rows=rows))
-    commands = (f"kvctl bucket ls --context {name}" for name in lab.contexts)
-    stop = f"kvctl server stop {list(lab.servers)[-1]}"
-    _explain(session, f"export XDG_CONFIG_HOME={home}", *commands, stop, always=True)
+        several = len(lab.servers) > len(lab.clusters)
+        shown = columns(f"name {'servers' if several else 'url'} description", name="Context")
+        session.show(View(columns=shown, tsv=LAB_CONTEXT.columns, rows=rows))
+    commands = [f"kvctl bucket ls --context {name}" for name in lab.contexts]
+    if len(lab.servers) > 2:  # enough for a majority of the rest
+        commands.append(f"kvctl server stop {'nyc' if lab.kind == 'supercluster' else list(lab.servers)[-1]}")
+    _explain(session, f"export XDG_CONFIG_HOME={home}", *commands, always=True)
 
 
 def _save_contexts(lab: "labs.Lab") -> Path:

@@ -37,6 +37,10 @@ CHANGING = {
 """What differs from run to run; columns get as wide as what they hold."""
 
 
+PROGRESS = re.compile(r"\x1b\[\?25l.*?\x1b\[\?25h(\r?\x1b\[1A\x1b\[2K)?", re.DOTALL)
+"""Bar of something that took longer than half a second, which a person sees for a moment."""
+
+
 class Machine:
     """A directory, an environment with kvctl on PATH, and maybe a server that an example started."""
 
@@ -99,7 +103,7 @@ class Machine:
             return _everything(master, process)
         self._server = process
         text = _until(master, r"Ctrl-C(.*\n)+.*kvctl.*\n")
-        self.environment["NATS_URL"] = re.findall(r"nats://[\d.:]+", text)[0]
+        self.environment |= dict(re.findall(r"export (\w+)=(\S+)", text))
         return text
 
 
@@ -171,7 +175,7 @@ def readable(text: str) -> list[str]:
 def _everything(master: int, process: "subprocess.Popen[bytes]") -> str:
     text = _until(master, None)
     process.wait(120)
-    return text
+    return PROGRESS.sub("", text)
 
 
 def _until(master: int, pattern: str | None, seconds: float = 120) -> str:

@@ -22,9 +22,9 @@ class Block:
     """Where it begins in the file, for messages."""
 
 
-def blocks() -> list[Block]:
-    """All examples, in order."""
-    return [_block(match) for match in _BLOCK.finditer(README)]
+def blocks(page: str = README) -> list[Block]:
+    """All examples of a page, in order."""
+    return [_block(page, match) for match in _BLOCK.finditer(page)]
 
 
 def setup_commands() -> list[str]:
@@ -32,7 +32,7 @@ def setup_commands() -> list[str]:
     return [block.text.strip() for block in blocks() if block.heading == "Try it"]
 
 
-def _block(match: re.Match[str]) -> Block:
-    before = README[: match.start()]
+def _block(page: str, match: re.Match[str]) -> Block:
+    before = page[: match.start()]
     headings = _HEADING.findall(_BLOCK.sub("", before))
     return Block(headings[-1] if headings else "", match[1], match[2], before.count("\n") + 1)
