@@ -1,22 +1,25 @@
 """`kvctl doctor`: check for problems and suggest fixes."""
 
-import textwrap
 from collections.abc import Sequence
-from functools import partial
+from datetime import timedelta
 from typing import Annotated
 
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import MarkdownFormat, check_markdown, flag
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.cli.records import FINDING
 from kvctl.doctor import content, examination
 from kvctl.phrases import counted
-from kvctl.render import escapes, markdown, terminal
+from kvctl.render import cards, markdown
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+_SIGNS = {"error": "✗", "warning": "▲", "note": "·"}
+_INTERVAL = timedelta(seconds=10)
+"""Time between two examinations, which read all of a server's streams."""
 _COLUMNS = columns(
     "severity check subject evidence remedy", severity=Column("severity", style=lambda severity: _STYLES[severity])
 )
@@ -37,6 +40,8 @@ async def doctor(
     session: Session,
     strict: Annotated[bool, flag("--strict", "Exit with 1 on warnings as well")] = False,
     format: MarkdownFormat = None,
+    watch: Watch = False,
+    interval: Interval = None,
 ) -> int:
     """Check for problems and suggest fixes.
 
@@ -48,21 +53,32 @@ async def doctor(
     go wrong, and a `note` is worth knowing. The exit code is 1 with errors, and with --strict also with warnings. Keys
     and values are not read: `kvctl topology audit` compares them.
 
-    With --format markdown, the findings are a report for a pull request or a job summary.
+    With --format markdown, the findings are a report for a pull request or a job summary. With --watch, they are shown
+    on a live screen.
     """
     check_markdown(format, session.options.output)
+    every = check_interval(watch, interval or _INTERVAL if watch else interval)
+    api = (await session.client()).api
+
+    async def read() -> cards.TextReport:
+        return _report(await examination.examine(api))
+
+    if watch:
+        check_live(session)
+        await show_live(session, "doctor", read, every)
+        return 0
     with session.progress("Running checks"):
-        found = await examination.examine((await session.client()).api)
+        found = await examination.examine(api)
+    errors, warnings, notes = (sum(finding.severity == severity for finding in found) for severity in _STYLES)
     if format is not None:
         session.write(_markdown(found).encode())
-    elif session.output == "table":
-        session.write(_text(session, found).encode())
+    elif session.output == "table" and not session.options.columns:
+        session.report(_report(found))
+        return 1 if errors or (strict and warnings) else 0
     else:
         rows = [row_of(FINDING, item, severity=str(item.severity), remedy=item.remedy or None) for item in found]
         session.show(View(columns=_COLUMNS, rows=rows, name="check"))
-    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
-    errors, warnings, notes = counts
-    session.note(_summary(errors, warnings, notes), always=session.output == "table")
+    session.note(_summary(errors, warnings, notes))
     return 1 if errors or (strict and warnings) else 0
 
 
@@ -85,20 +101,16 @@ def _markdown(found: "Sequence[content.Finding]") -> str:
     )
 
 
-def _text(session: Session, found: "Sequence[content.Finding]") -> str:
-    """Format findings for a terminal: a heading each, then evidence and remedy wrapped to the terminal's width."""
-    colored, width = session.terminal.colored, min(session.terminal.width or 100, 120)
-    wrap = partial(textwrap.wrap, width=width - 2, break_on_hyphens=False, break_long_words=False)
-    blocks = []
+def _report(found: "Sequence[content.Finding]") -> "cards.TextReport":
+    """Return the findings by severity, each with its fix on a line of its own, then their number."""
+    findings: list[cards.Sentence] = []
     for finding in found:
-        head, name = str(finding.severity), f"{escapes.escape(finding.subject)}  {finding.check}"
-        lines = wrap(escapes.escape(finding.evidence))
-        if finding.remedy:
-            lines += wrap(f"-> {escapes.escape(finding.remedy)}", subsequent_indent="   ")
-        if colored:
-            head, name = terminal.paint(head, _STYLES[head]), terminal.paint(name, "bold")
-        blocks.append("\n".join([f"{head}  {name}", *(f"  {line}" for line in lines)]))
-    return "\n\n".join(blocks) + "\n" if blocks else ""
+        text = f"{finding.subject}: {finding.evidence}" if finding.subject else finding.evidence
+        severity = str(finding.severity)
+        findings.append(cards.Sentence(f"{text} ({finding.check})", _SIGNS[severity], _STYLES[severity]))
+        findings += [cards.Sentence(f"  {line}") for line in finding.remedy.split("\n") if line]
+    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
+    return cards.TextReport([cards.Card(sentences=findings)] if findings else [], [cards.Sentence(_summary(*counts))])
 
 
 def _summary(errors: int, warnings: int, notes: int) -> str:

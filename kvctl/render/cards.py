@@ -20,20 +20,21 @@ _UNBOUNDED = 20_000
 """Width of the console for pipes, where no line is wrapped."""
 
 
-class Card(NamedTuple):
-    """One thing of a report: the line that names it, and tables and lines below it."""
-
-    title: Line
-    body: Sequence[View | Line] = ()
-
-
 class Sentence(NamedTuple):
-    """One of a report's last lines, such as a problem with its sign, wrapped below its first word."""
+    """Sentence of a report, such as a problem with its sign, wrapped below its first word."""
 
     text: str
     sign: str = ""
     style: str = ""
     """Colour of the sign."""
+
+
+class Card(NamedTuple):
+    """One thing of a report: the line that names it, if it has one, then tables and lines, then sentences."""
+
+    title: Line = ()
+    body: Sequence[View | Line] = ()
+    sentences: Sequence[Sentence] = ()
 
 
 class TextReport(NamedTuple):
@@ -59,7 +60,9 @@ def parts(report: TextReport, width: int | None) -> Iterator[RenderableType]:
         if number:
             yield ""
         yield Group(
-            *([text(card.title)] if card.title else []), *(_below(part, layouts, begun, width) for part in card.body)
+            *([text(card.title)] if card.title else []),
+            *(_below(part, layouts, begun, width) for part in card.body),
+            *([_sentences(card.sentences)] if card.sentences else []),
         )
     if report.cards and report.closing:
         yield ""
@@ -167,5 +170,6 @@ def _sentences(closing: Sequence[Sentence]) -> RenderableType:
     drawn.add_column(width=1)
     drawn.add_column(overflow="fold")
     for item in closing[signed:]:
-        drawn.add_row(Text(item.sign, item.style), Text(escape(item.text)))
+        indent = len(item.text) - len(item.text.lstrip(" "))
+        drawn.add_row(Text(item.sign, item.style), Padding(Text(escape(item.text[indent:])), (0, 0, 0, indent)))
     return Group(*(Text(escape(item.text)) for item in closing[:signed]), *([drawn] if signed < len(closing) else []))

@@ -15,7 +15,9 @@ from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
+from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
+from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 from kvctl.topology.apply import applier
 from kvctl.topology.hazards import hazards
@@ -82,8 +84,7 @@ async def apply(
     show_report(session, found, forced, report)
     if report.error is not None:
         raise report.error
-    changes = bool(found.changes)
-    session.note(f"Applied: {_past(found)}" if changes else "Nothing to change", always=not changes)
+    session.note(f"Applied: {_past(found)}" if found.changes else "Nothing to change", always=True)
 
 
 async def _planned(
@@ -194,7 +195,7 @@ async def _execute(
 def show_report(
     session: Session, found: "plan_change.TopologyPlan", forced: Sequence[str], report: "applier.Report"
 ) -> None:
-    """Print the result in a pipe: rows, or the plan's document with each change's outcome."""
+    """Print the outcome of each change: lines, rows, or the plan's document."""
     rows = [{**change_row(change), "outcome": str(report.outcome(change))} for change in found.changes]
     for row in rows:
         row["differences"] = row.pop("differences")  # the last column
@@ -202,6 +203,17 @@ def show_report(
         session.show(document({**plan_document(found, forced), "changes": rows}))
     elif session.output != "table":
         session.show(View(columns=_COLUMNS, rows=rows))
+    else:
+        colored = session.terminal.colored
+        session.write("".join(f"{_outcome(change, report, colored)}\n" for change in found.changes).encode())
+
+
+def _outcome(change: "plan_change.ResourceChange", report: "applier.Report", colored: bool) -> str:
+    """Return the line of a change: `✓ bucket STOCK changed`."""
+    outcome = str(report.outcome(change))
+    sign, style = {"done": ("✓", "green"), "failed": ("✗", "red")}.get(outcome, ("·", "dim"))
+    word = f"{change.action}d" if outcome == "done" else f"not {change.action}d"
+    return f"{paint(sign, style if colored else '')} {escape(description.title(change))} {word}"
 
 
 def _past(found: "plan_change.TopologyPlan") -> str:
@@ -254,7 +266,7 @@ async def destroy(
     if report.error is not None:
         raise report.error
     deleted = f"Deleted {counted(len(found.changes), 'resource')} of `{file}`"
-    session.note(deleted if found.changes else "Nothing to delete", always=not found.changes)
+    session.note(deleted if found.changes else "Nothing to delete", always=True)
 
 
 async def _delete(

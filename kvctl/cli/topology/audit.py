@@ -196,6 +196,8 @@ async def _audit(session: Session, work: Work, patience: timedelta, *, for_repai
 
 async def _show(session: Session, work: Work, patience: timedelta, *, list_all: bool) -> None:
     if list_all:
+        if not (session.options.output or session.terminal.is_terminal):
+            session.output = "tsv"  # a listing without end
         await session.stream(audit_views.differences_view(), _differences(session, work, patience))
     else:
         await _audit(session, work, patience)
@@ -226,6 +228,8 @@ def say(session: Session, work: Work, *, list_all: bool) -> None:
             counts = ", ".join(f"{count} {kind}" for kind, count in outcome.counts.items() if count) or "no differences"
             if outcome.error is None:
                 session.note(f"`{outcome.replica}` of `{outcome.origin}`: {outcome.keys} keys, {counts}", always=True)
+    elif session.output == "table" and not session.options.columns:
+        session.report(audit_views.audit_report(work.outcomes))
     else:
         session.show(audit_views.outcomes_view(work.outcomes))
     if work.unseen:

@@ -1,27 +1,56 @@
 """Views of an audit: pairs of origin and replica, their differences, repairs."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kvctl.cli.facts import row_of
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE
-from kvctl.render import markdown
+from kvctl.phrases import counted
+from kvctl.render import cards, markdown
 from kvctl.render.fields import columns, health_style
 from kvctl.render.view import Column, View
 from kvctl.topology.audit import repair as audit_repair
 from kvctl.topology.audit import verdict
 
-_RESULTS = {True: "consistent", False: "drift", None: "not read"}
-_STYLES = {True: "green", False: "red", None: "yellow"}
-
 
 def outcomes_view(outcomes: "Sequence[verdict.AuditOutcome]") -> View:
-    """Build a row for each pair; on a terminal, samples of the differences follow."""
+    """Build a row for each pair."""
     rows = [outcome_row(outcome) for outcome in outcomes]
-    samples = [difference_row(item) for outcome in outcomes for item in outcome.sorted_samples()]
-    sections = [("Differences", View(columns=_DIFFERENCE, rows=samples, name="key"))] if samples else []
-    shown = [column for column in _PAIR if column.key not in _RARE or any(row[column.key] for row in rows)]
-    return View(columns=shown, tsv=AUDIT.columns, rows=rows, name="replica", sections=sections)
+    return View(columns=_PAIR, tsv=AUDIT.columns, rows=rows, name="replica")
+
+
+def audit_report(outcomes: "Sequence[verdict.AuditOutcome]") -> "cards.TextReport":
+    """Return a card for each origin with the result of each replica; last how many differ, and the repair."""
+    origins: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for outcome in outcomes:
+        origins.setdefault((outcome.origin, outcome.where), []).append(_result_row(outcome))
+    drawn = []
+    for (origin, where), rows in origins.items():
+        keys = max((row["keys"] for row in rows if row["keys"] is not None), default=None)
+        facts = "".join(f"  {text}" for text in (where, None if keys is None else counted(keys, "key")) if text)
+        drawn.append(cards.Card([(origin, "bold"), (facts, "dim")], [View(columns=_RESULTS, rows=rows)]))
+    return cards.TextReport(drawn, [*_answer(outcomes)])
+
+
+def _result_row(outcome: "verdict.AuditOutcome") -> dict[str, Any]:
+    row = outcome_row(outcome)
+    samples = [item.key for item in outcome.sorted_samples()]
+    more = " …" if sum(outcome.counts.values()) > len(samples[:_SAMPLES]) else ""
+    return {**row, "result": row, "samples": ", ".join(samples[:_SAMPLES]) + more if samples else None}
+
+
+def _answer(outcomes: "Sequence[verdict.AuditOutcome]") -> "Iterator[cards.Sentence]":
+    if not outcomes:
+        return
+    words = {True: "consistent", False: "drifted", None: "not audited"}
+    counts = Counter(words[outcome.consistent] for outcome in outcomes)
+    found = ", ".join(f"{counts[word]} {word}" for word in words.values() if counts[word])
+    yield cards.Sentence(
+        f"{counted(len(outcomes), 'link')}: {found if len(counts) > 1 else f'all {next(iter(counts))}'}"
+    )
+    if drifted := dict.fromkeys(outcome.replica for outcome in outcomes if outcome.consistent is False):
+        yield cards.Sentence(f"Repair: kvctl topology audit {' '.join(drifted)} --repair")
 
 
 def differences_view() -> View:
@@ -57,7 +86,7 @@ def audit_markdown(outcomes: "Sequence[verdict.AuditOutcome]", unseen: Sequence[
     pairs = [
         (
             *(markdown.plain(str(row[name])) if row[name] is not None else None for name in words),
-            row["state"] or _RESULTS[row["consistent"]],
+            row["state"] or _result(row["consistent"]),
             markdown.plain(", ".join(row["causes"])),
         )
         for row in rows
@@ -116,18 +145,40 @@ def difference_row(item: "verdict.AuditDifference") -> dict[str, Any]:
     return row_of(AUDIT_DIFFERENCE, item, difference=str(item.kind))
 
 
+def _result(consistent: bool | None) -> str:
+    return {True: "consistent", False: "drift", None: "not read"}[consistent]
+
+
+def _result_text(row: Mapping[str, Any]) -> str:
+    """Return the result of a pair: `✓ consistent`, `✗ 3 missing, 1 differing`, `? not read`."""
+    if row["consistent"] is None:
+        return f"? {row['state'] or 'not read'}"
+    counts = [f"{row[name]:,} {name}" for name in ("missing", "extra", "stale", "differing") if row[name]]
+    cause = f" ({', '.join(row['causes'])})" if row["causes"] else ""
+    return "✓ consistent" if row["consistent"] else f"✗ {', '.join(counts) or 'drift'}{cause}"
+
+
+def _result_style(row: Mapping[str, Any]) -> str:
+    return {True: "green", False: "red", None: "yellow"}[row["consistent"]]
+
+
 _COUNTS = ("keys", "missing", "extra", "stale", "differing", "collisions", "local", "expiring")
 """Numbers that are unknown of a pair that could not be audited."""
-_RARE = ("origin_at", "context", "collisions", "local", "expiring", "state")
-"""Columns shown in a table only if a row has a value for them."""
+_SAMPLES = 3
+"""Differing keys that a report names."""
 _PAIR = columns(
     "origin replica origin_at context keys missing extra stale differing collisions local expiring consistent causes "
     "state",
     origin_at="At",
     context="In",
-    consistent=Column("consistent", "Result", keep=True, text=_RESULTS.__getitem__, style=_STYLES.__getitem__),
+    consistent=Column("consistent", "Result", keep=True, text=_result),
     causes=Column("causes", style="red", flex=True, keep=True),
     state=Column("state", style=health_style),
+)
+_RESULTS = columns(
+    "replica result keys samples",
+    result=Column("result", text=_result_text, style=_result_style, keep=True),
+    samples=Column("samples", "Differing keys", flex=True, yields=1),
 )
 _KINDS = {"missing": "red", "extra": "yellow", "stale": "yellow", "differing": "red"}
 _DIFFERENCE = columns(

@@ -1,14 +1,15 @@
 """`kvctl topology plan`: the changes that a file needs, and plans as text, rows and reports."""
 
 import os
-from collections.abc import Collection, Iterator
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Force, MarkdownFormat, check_markdown, flag, option
+from kvctl.cli.app.options import Force, MarkdownFormat, argument, check_markdown, flag, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import PLAN, PLANNED_CHANGE
-from kvctl.cli.topology.file import File, open_places, read_document
+from kvctl.cli.topology.file import OptionalFile, open_places, read_document
 from kvctl.errors import UsageError
 from kvctl.kv import stream_kind
 from kvctl.phrases import quoted
@@ -90,9 +91,9 @@ def plan_markdown(plan: "plan_change.TopologyPlan", forced: Collection[str] = ()
             str(change.action),
             markdown.prose(description.title(change)),
             "<br>".join(
-                markdown.plain(line)
+                markdown.plain(f"{field}: {text}" if field else text)
                 for item in description.differences(change)
-                for line in description.difference_lines(item)
+                for field, text in description.difference_lines(item)
             ),
             "<br>".join(map(markdown.prose, description.remarks(change))),
         )
@@ -115,7 +116,7 @@ def plan_text(plan: "plan_change.TopologyPlan", forced: Collection[str] = (), *,
     if not plan.changes:
         return ""
     blocks = ["".join(f"{line}\n" for line in _lines(change, forced, colored)) for change in plan.changes]
-    return "\n".join([*blocks, f"{description.summary(plan)}\n"])
+    return "\n".join([*blocks, f"Plan: {description.summary(plan)}\n"])
 
 
 def _lines(change: "plan_change.ResourceChange", forced: Collection[str], colored: bool) -> Iterator[str]:
@@ -123,9 +124,9 @@ def _lines(change: "plan_change.ResourceChange", forced: Collection[str], colore
         return paint(escape(text), style if colored else "")
 
     yield styled(f"{description.SIGNS[change.action]} {description.title(change)}", _STYLES[change.action])
-    for item in description.differences(change):
-        for line in description.difference_lines(item):
-            yield f"    {escape(line)}"
+    lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
+    widest = max((len(field) for field, _ in lines), default=0)
+    yield from (f"    {escape(field):{widest}}  {escape(text)}" for field, text in lines)
     for text in description.remarks(change):
         yield f"    {escape(text)}"
     for name in dict.fromkeys(hazard.name for hazard in change.hazards):
@@ -142,7 +143,7 @@ Prune = Annotated[bool, flag("--prune", "Delete what the topology created and th
 @command(
     "topology plan",
     examples=[
-        "kvctl topology plan -f topology.yaml",
+        "kvctl topology plan topology.yaml",
         "kvctl topology plan -f topology.yaml --out topology.plan",
         "kvctl topology plan -f topology.yaml --exit-code",
         "kvctl topology plan -f topology.yaml --format markdown >> $GITHUB_STEP_SUMMARY",
@@ -154,7 +155,8 @@ Prune = Annotated[bool, flag("--prune", "Delete what the topology created and th
 )
 async def plan(
     session: Session,
-    file: File,
+    given: Annotated[str | None, argument("FILE", "Topology file, `-` for standard input, as with --file")] = None,
+    file: OptionalFile = None,
     out: Annotated[str | None, option("--out", "FILE", "Save the plan for `topology apply PLAN`")] = None,
     exit_code: Annotated[bool, flag("--exit-code", "Exit with 8 if changes are pending")] = False,
     prune: Prune = False,
@@ -173,6 +175,7 @@ async def plan(
     hazards.
     """
     check_markdown(format, session.options.output)
+    file = _one_file(given, file)
     _check_out(file, out)
     document = read_document(session, file)
     topology = model_file.read_topology(document)
@@ -186,10 +189,26 @@ async def plan(
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
     if out is not None:
         saved.save(out, saved.SavedPlan.of(document, found, apis, prune=prune, forced=force or ()))
-        session.note(f"Saved the plan; apply it with `kvctl topology apply {out}`")
     if not found.changes:
         session.note("Nothing to change", always=True)
+    elif session.output == "table" and format is None:
+        session.write(f"Apply it: {_apply_command(file, prune=prune, force=force or (), out=out)}\n".encode())
     return CHANGES_PENDING if exit_code and found.changes else None
+
+
+def _one_file(given: str | None, file: str | None) -> str:
+    """Return the file, an argument or an option. Raises UsageError."""
+    if (given is None) == (file is None):
+        raise UsageError("Give one topology file", hint="`kvctl topology plan -f topology.yaml`")
+    return given or file or ""
+
+
+def _apply_command(file: str, *, prune: bool, force: Sequence[str], out: str | None) -> str:
+    """Return the command that applies the plan."""
+    if out is not None:
+        return f"kvctl topology apply {shlex.quote(out)}"
+    options = [*(["--prune"] if prune else []), *(f"--force {name}" for name in force)]
+    return " ".join(["kvctl topology apply -f", shlex.quote(file), *options])
 
 
 def _check_out(file: str, out: str | None) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.config_diff import UNSET, Difference, shown
+from kvctl.jetstream.stream_info import sources_of
+from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
 from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards.hazards import name_of
-from kvctl.topology.model.notation import origin_spec
+from kvctl.topology.model.notation import origin_spec, parse_origin, rules_json, with_rules_text
 from kvctl.topology.model.origins import Origin, meaning
 from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan
 from kvctl.units import format_size
@@ -44,7 +46,7 @@ def remarks(change: ResourceChange) -> list[str]:
     if change.entries:
         found.append(f"creates {counted(len(change.entries), 'entry')}: {quoted(change.entries, _NAMED_MAX)}")
     if change.cascades:
-        found.append("because its origin is recreated, whose old entries it would keep serving")
+        found.append("recreated with its origin, whose old entries it would keep serving")
     if change.leaving:
         names = quoted(dict.fromkeys(name_of(source) for source in change.leaving))
         found.append(f"removes keys that came only from {names}")
@@ -52,7 +54,7 @@ def remarks(change: ResourceChange) -> list[str]:
         audit = f"`kvctl topology audit {change.name}` finds keys that were lost before"
         found.append(f"to replicate {names} from its first entry; {audit}")
     if change.follows:
-        found.append("because its origin changes, and before it")
+        found.append(f"changed before its origin {quoted(name_of(source) for source in sources_of(change.config))}")
     return [*found, *losses(change)]
 
 
@@ -62,7 +64,7 @@ def losses(change: ResourceChange) -> list[str]:
     if change.drops is not None:
         messages, size = change.drops
         held = f"{counted(messages, 'entry')} ({format_size(size)})"
-        found.append(f"drops {held}{_again(change)}" if messages else "is empty")
+        found.append(_dropped(change, held) if messages else "is empty")
     if change.action is Action.RECREATE and change.kind is Kind.AGGREGATE and not change.is_copy:
         found.append(f"`kvctl aggregate remove-origin {change.name} ...` removes an origin and keeps the rest")
     if change.readers:
@@ -71,13 +73,28 @@ def losses(change: ResourceChange) -> list[str]:
     return found
 
 
-def difference_lines(item: Difference) -> list[str]:
-    """Return the lines of one difference; for a list, one line for each item added or removed."""
+def difference_lines(item: Difference) -> list[tuple[str, str]]:
+    """Return field and text of one difference; for a list, a line for each item added or removed."""
     if isinstance(item.before, list) and isinstance(item.after, list):
-        gone = [f"{item.field}: - {text}" for text in item.before if text not in item.after]
-        return [*gone, *(f"{item.field}: + {text}" for text in item.after if text not in item.before)]
+        words = _origin_words if item.field == "origins" else str
+        gone = [f"- {words(text)}" for text in item.before if text not in item.after]
+        lines = [*gone, *(f"+ {words(text)}" for text in item.after if text not in item.before)]
+        return [(item.field if number == 0 else "", line) for number, line in enumerate(lines)]
     before, after = shown(item.field, item.before), shown(item.field, item.after)
-    return [f"{item.field}: {after}" if before == UNSET else f"{item.field}: {before} -> {after}"]
+    return [(item.field, after if before == UNSET else f"{before} → {after}")]
+
+
+def _origin_words(spec: str) -> str:
+    """Describe an origin given as SPEC: `EU: NEW.> → eu.>`."""
+    try:
+        origin = parse_origin(spec)
+        row = with_rules_text(rules_json(origin.to_source("A"), f"{STREAM_PREFIX}A"), STREAM_PREFIX)
+    except UsageError:
+        return spec
+    place = (origin.external.domain or origin.external.api) if origin.external else ""
+    where = f" in {place}" if place else ""
+    lands = f" → {row['lands_as']}" if row["lands_as"] and row["lands_as"] != row["taken"] else ""
+    return f"{origin.name}{where}: {row['taken'] or '>'}{lands}"
 
 
 def summary(plan: TopologyPlan) -> str:
@@ -93,10 +110,14 @@ def _started(change: ResourceChange) -> str:
     return quoted(dict.fromkeys(names))
 
 
-def _again(change: ResourceChange) -> str:
+def _dropped(change: ResourceChange, held: str) -> str:
     if not change.is_copy:
-        return " permanently"
-    return " and refills it from its origins" if change.action is Action.RECREATE else ", a copy"
+        return f"drops {held} permanently"
+    return (
+        f"drops {held} and refills it from its origins"
+        if change.action is Action.RECREATE
+        else f"deletes a copy, {held}"
+    )
 
 
 def _as_in_file(item: Difference, change: ResourceChange) -> Difference:

@@ -28,7 +28,11 @@ def steps(found: TopologyPlan) -> list[str]:
 
 
 def step(change: ResourceChange) -> str:
-    lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
+    lines = [
+        f"{item.field}: {text}".replace("→", "->")
+        for item in description.differences(change)
+        for _, text in description.difference_lines(item)
+    ]
     return f"{description.SIGNS[change.action]} {change.name} {'; '.join(lines)}".rstrip()
 
 
@@ -169,7 +173,7 @@ async def test_removed_origin_takes_its_keys_along(client, unique):
     await create_aggregate(client, Aggregate(aggregate, origins))
     text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}]}}}}"
     found = await plan(client, text)
-    assert steps(found) == [f"~ {aggregate} origins: - bucket={other},prefix=2"]
+    assert steps(found) == [f"~ {aggregate} origins: - {other}: > -> 2.>"]
     assert description.remarks(found.changes[0]) == [f"removes keys that came only from `{other}`"]
     await create_mirror(client, Mirror(mirror, Origin(aggregate)))
     assert names(await plan(client, text)) == {"recreated-origin"}  # purges do not reach it
@@ -188,11 +192,10 @@ async def test_new_origin_is_added_and_changed_origin_recreates_the_aggregate(cl
         await client.create_bucket(name)
     await create_aggregate(client, Aggregate(aggregate, (Origin(one, prefix="1"),)))
     text = f"aggregates: {{{aggregate}: {{origins: [{{bucket: {one}, prefix: 1}}, {{bucket: {other}, prefix: 2}}]}}}}"
-    assert steps(await plan(client, text)) == [f"~ {aggregate} origins: + bucket={other},prefix=2"]
+    assert steps(await plan(client, text)) == [f"~ {aggregate} origins: + {other}: > -> 2.>"]
     found = await plan(client, text.replace("prefix: 1", "prefix: x"))
     assert steps(found) == [
-        f"-/+ {aggregate} origins: - bucket={one},prefix=1; origins: + bucket={one},prefix=x; "
-        f"origins: + bucket={other},prefix=2"
+        f"-/+ {aggregate} origins: - {one}: > -> 1.>; origins: + {one}: > -> x.>; origins: + {other}: > -> 2.>"
     ]
 
 
