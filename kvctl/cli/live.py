@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Annotated, Any
 
-from kvctl.cli.app.options import duration, flag, flag
+from kvctl.cli.app.options import duration, flag
 from kvctl.cli.app.session import Session
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
 from kvctl.render import cards, live_screen
