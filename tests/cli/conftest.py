@@ -75,8 +75,9 @@ class Result:
 MASKS = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
-    # with the spaces that fill the column: ages differ in length
-    r"\b(?:AGE|just now|\d+[smhdy] ago)( ?) *": r"AGE\1",
+    # with the spaces that fill the column, and the rule above it: ages differ in length
+    r"\b(?:AGE|just now|\d+[smh] ago|\d+ (?:day|year)s? ago)( ?) *": r"AGE\1",
+    r"─{4,}": "───",
     r"\b\d+\.\d ms": "N ms",
     rf"{re.escape(gettempdir())}/[^\s`'\"]*": "PATH",
 }
