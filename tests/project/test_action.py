@@ -6,6 +6,7 @@ import subprocess
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -66,22 +67,24 @@ def test_plan_is_written_to_the_summary_with_outputs(server, tmp_path, bucket_na
     (tmp_path / "t.yaml").write_text(f"version: 1\nbuckets:\n  {bucket_name}: {{history: 5}}\n")
     pending = run_plan(tmp_path, {}, file="t.yaml", url=server.url)
     assert (pending.exit_code, pending.outputs) == (0, {"exit-code": "8", "changes": "true"})
-    assert pending.summary.startswith("### Plan: 1 to create")
-    assert f"| create | bucket <code>{bucket_name}</code> |" in pending.summary
-    assert pending.summary in pending.printed
+    heading, _, plan = pending.summary.partition("\n\n")
+    assert heading == "### Topology plan"
+    assert f"    + bucket `{bucket_name}`\n" in plan
+    assert "    1 to create, 0 to change" in plan
+    assert dedent(plan) == pending.printed
     failing = run_plan(tmp_path, {"NATS_URL": server.url}, file="t.yaml", fail_on_changes="true")
     assert (failing.exit_code, failing.outputs["changes"]) == (8, "true")
     run_process("topology", "apply", "-f", str(tmp_path / "t.yaml"), "--yes", "-s", server.url)
     nothing = run_plan(tmp_path, {}, file="t.yaml", url=server.url, fail_on_changes="true")
     assert (nothing.exit_code, nothing.outputs) == (0, {"exit-code": "0", "changes": "false"})
-    assert nothing.summary == "### Plan: nothing to change\n"
+    assert nothing.summary == "### Topology plan\n\n    Nothing to change\n"
 
 
 def test_failed_plan_fails_the_step_with_its_error_in_the_summary(tmp_path):
     (tmp_path / "t; touch injected.yaml").write_text("version: 1\nbuckets:\n  ORDERS: {histori: 5}\n")
     done = run_plan(tmp_path, {}, file="t; touch injected.yaml", url="nats://user:secret@127.0.0.1:1")
     assert (done.exit_code, done.outputs) == (2, {"exit-code": "2", "changes": ""})
-    assert "````text\nerror: " in done.summary
+    assert "\n\n    error: " in done.summary
     assert "histori" in done.summary
     assert "secret" not in done.printed + done.summary
     assert not (tmp_path / "injected.yaml").exists()
