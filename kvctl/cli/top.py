@@ -194,8 +194,7 @@ class _Top:
         if self._page is not None:
             yield cards.painted_text(self._text)
         else:
-            view = View(columns=_COLUMNS, rows=self._window(screen))
-            yield from cards.parts(cards.TextReport([cards.Card((), [view])]), screen.width)
+            yield from cards.parts(listed_report(self._window(screen)), screen.width)
         yield ""
         yield cards.text([(self._prompt(), "dim")])
 
@@ -219,7 +218,7 @@ class _Top:
             return f"{self._typing}: {self._typed}▏  enter accept  escape cancel"
         if self._page is not None:
             return "escape back  q quit"
-        return f"{_KEYS}  [{self._filter}]" if self._filter else _KEYS
+        return f"{KEYS}  [{self._filter}]" if self._filter else KEYS
 
     async def _heard(self, key: str, screen: "live_screen.LiveScreen") -> None:
         """Act on a key."""
@@ -285,6 +284,11 @@ class _Top:
         return "".join(painted(line, color=self._session.terminal.colored) for line in views_trace.text(found))
 
 
+def listed_report(rows: Sequence[dict[str, Any]]) -> "cards.TextReport":
+    """Return the list of buckets; `mark` is the sign of the chosen one."""
+    return cards.TextReport([cards.Card(body=[View(columns=_COLUMNS, rows=rows)])])
+
+
 def _identity(link: "graph.Link") -> tuple[Any, ...]:
     return link.at, link.source["name"], str(link.source)
 
@@ -296,7 +300,7 @@ def _rate_text(rate: float) -> str:
 _HISTORY = 8
 """Readings that a sparkline shows."""
 _KINDS = ("bucket", "mirror", "aggregate", "table", "repository")
-_KEYS = "↑↓ choose  enter open  a alternates  t trace a key  s sort  / filter  q quit"
+KEYS = "↑↓ choose  enter open  a alternates  t trace a key  s sort  / filter  q quit"
 _SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "name": lambda row: row["name"],
     "size": lambda row: -row["bytes"],
