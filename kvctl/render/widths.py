@@ -36,12 +36,17 @@ def cut_middle(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
+_CODE = " " * 4
+
+
 def wrapped(text: str, width: int, indent: int) -> str:
     """Wrap lines at spaces. Each continues under its first word, or `indent` columns further right.
 
-    Code in backticks stays on one line if it fits. Longer words are not split. Colours take no room.
+    Code in backticks stays on one line if it fits, and a line that begins as code does, with four spaces, is one to
+    copy. Longer words are not split. Colours take no room.
     """
-    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+    lines = text.split("\n")
+    return "\n".join(line if line.startswith(_CODE) else _wrapped_line(line, width, indent) for line in lines)
 
 
 def _wrapped_line(line: str, width: int, indent: int) -> str:

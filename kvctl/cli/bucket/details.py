@@ -24,6 +24,7 @@ from kvctl.topology.survey import graph, inventory
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
+ORIGIN_AWAY = "The origin, whose servers report the order, does not answer; any reachable mirror may answer reads"
 
 
 @command(
@@ -60,7 +61,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
     empty = "No stream answers reads here"
     session.show(View(columns=ALTERNATES, tsv=ALTERNATE.columns, rows=rows, name="served_by", empty=empty))
     if not found.reported and found.alternates:
-        session.note(NOT_REPORTED, always=True)
+        session.note(_not_reported(found), always=True)
 
 
 def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport":
@@ -86,7 +87,7 @@ def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport
         answers = "answers" if len(here) == 1 else "answer"
         closing.append(cards.Sentence(f"{joined(here)} {answers} here. `kvctl get --leader` asks the origin."))
     if not found.reported:
-        closing.append(cards.Sentence(NOT_REPORTED))
+        closing.append(cards.Sentence(_not_reported(found)))
     return cards.TextReport([cards.Card(title, [View(columns=_RANKED, rows=shown)])], closing)
 
 
@@ -97,6 +98,12 @@ def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
         {"order": order, **{name: getattr(item, name) for name in ALTERNATE.fields[1:-1]}, "name": item.stream}
         for order, item in enumerate(order, 1)
     ]
+
+
+def _not_reported(found: "overview.Reads") -> str:
+    """Say why the server did not report alternates."""
+    away = any(item.role == "origin" and item.state in _AWAY for item in found.alternates)
+    return ORIGIN_AWAY if away else NOT_REPORTED
 
 
 _AWAY = ("offline", "no leader")
@@ -123,7 +130,7 @@ def show(session: Session, found: "overview.Overview") -> None:
     for text in remarks(found):
         session.warn(text)
     if not found.reads.reported and len(found.reads.alternates) > 1:
-        session.note(NOT_REPORTED)
+        session.note(_not_reported(found.reads))
 
 
 def remark(session: Session, status: "kv_config.BucketStatus") -> None:
