@@ -6,8 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import NamedTuple, Self, TextIO
+from typing import NamedTuple, TextIO
 
 from kvctl.deferred import pattern
 from kvctl.errors import KvctlError, UsageError
@@ -18,9 +17,6 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 _NAMED = pattern("`[^`\n]+`")
 _NARROWEST = 20
 """Minimum width to which messages are wrapped, in terminal columns."""
-# Alternate screen, hidden cursor, no line wrapping; and back.
-_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
-_LEAVE = b"\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
 class OutputClosed(Exception):
@@ -227,30 +223,3 @@ class Terminal:
     def _named(self, text: str) -> str:
         text = escape(text, keep="\n")
         return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if self.colored_messages else text
-
-
-class Screen:
-    """Alternate screen: `with Screen(terminal) as screen: screen.draw(text)`. The last text stays on the terminal."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self._last = b""
-
-    def draw(self, text: bytes) -> None:
-        """Draw as many lines as fit, from the top. Raises OutputClosed, KvctlError."""
-        self._last = text
-        room = max(shutil.get_terminal_size().lines, 2)
-        lines = text.splitlines()
-        if len(lines) > room:
-            hidden = len(lines) - room + 1
-            lines = [*lines[: room - 1], f"... and {hidden} more lines".encode()]
-        self._terminal.write(b"\x1b[H" + b"\r\n".join(line + b"\x1b[K" for line in lines) + b"\x1b[J")
-
-    def __enter__(self) -> Self:
-        self._terminal.write(_ENTER)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._terminal.write(_LEAVE + self._last)
