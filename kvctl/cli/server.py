@@ -80,8 +80,8 @@ def run(
 
     With COMMAND, the server runs as long as COMMAND does. COMMAND starts when the server is ready, with NATS_URL set
     and without other variables that name a server or credentials. Only COMMAND writes to stdout. The exit code is that
-    of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to COMMAND, and it is ended if kvctl
-    is killed.
+    of COMMAND, or 128 plus the number of a signal. SIGINT and SIGTERM are passed on to COMMAND. If kvctl is killed, it
+    is ended.
 
     --lab starts several servers to try out topologies:
 
@@ -91,8 +91,8 @@ def run(
     - accounts: two accounts, of which one imports bucket ORDERS from the other
 
     They listen on free ports, or with --port on N, N+1 and so on, and on N+20 and above for each other. --servers is
-    the number of servers in each cluster. With more than one, a supercluster also has the server tie in a cluster of its
-    own, which keeps JetStream's majority when lon or nyc is lost.
+    the number of servers in each cluster. With more than one, a supercluster also has the server tie in a cluster of
+    its own, which keeps JetStream's majority when lon or nyc is lost.
 
     A lab prints the contexts to reach it, and selects the first. They are saved with its data: set XDG_CONFIG_HOME as
     printed, then use --context NAME. COMMAND has XDG_CONFIG_HOME set, and NATS_URL as in the first context. A lab keeps
@@ -156,10 +156,10 @@ def _run_lab(
 
         def check() -> None:
             for server in lab.ended():
-                start = f"start it with `kvctl server start {server.name}`"
-                session.warn(f"Server `{server.name}` ended ({server.how_it_ended()}); {start}")
-                if not any(server.running for server in lab.servers.values()):
-                    raise KvctlError("No server of the lab is running any more")
+                end = f"Server `{server.name}` ended ({server.how_it_ended()})"
+                if not any(other.running for other in lab.servers.values()):
+                    raise KvctlError(f"{end}, and no other server of the lab runs")
+                session.warn(f"{end}; start it with `kvctl server start {server.name}`")
 
         if ending is None:
             variables = {"NATS_URL": _url(next(iter(lab.contexts.values()))), "XDG_CONFIG_HOME": str(home)}
@@ -271,11 +271,10 @@ async def _run_program(
         watching = asyncio.ensure_future(_watch(session, check))
         if listening:
             asyncio.get_running_loop().add_reader(listening.fileno(), listening.answer)
-        try:
-            return await program.wait()
-        finally:
-            watching.cancel()
-            program.finish()
+        code = await program.wait()
+        watching.cancel()
+        program.finish()
+        return code
 
 
 async def _watch(session: Session, check: Check) -> None:
@@ -311,8 +310,7 @@ def _lab_names(incomplete: str) -> list[str]:
 
 
 def _server_names(running: bool) -> Any:
-    help = "Servers, or clusters of them"
-    return argument("NAME...", help, _offered(running))
+    return argument("NAME...", "Servers, or clusters of them", _offered(running))
 
 
 LabName = Annotated[str | None, option("--lab", "LAB", "Lab, if several run", _lab_names)]

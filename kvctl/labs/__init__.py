@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import kvctl
 from kvctl.contexts import Context
@@ -24,7 +24,6 @@ from kvctl.server import Server, fill
 
 LabKind = Literal["cluster", "supercluster", "leaf", "accounts"]
 
-KINDS: tuple[LabKind, ...] = get_args(LabKind)
 MOST_SERVERS = 5
 """Maximum number of servers of a cluster, as of the replicas of a stream."""
 INNER_PORT = 20

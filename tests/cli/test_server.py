@@ -172,6 +172,15 @@ def test_cluster_survives_its_servers_which_stop_and_start_from_elsewhere(start,
     assert run("server", "start", "n1").exit_code == 3
 
 
+def test_lab_ends_with_its_last_server(start):
+    process = start("server", "run", "--lab", "accounts")
+    first_line(process)
+    os.kill(*_pid_of("accounts", process.pid), signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"error: Server `accounts` ended (killed by SIGKILL), and no other server of the lab runs\n" in stderr
+
+
 class TestChoice:
     """Which lab `server stop` finds: two run, of one kind."""
 
