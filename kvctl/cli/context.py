@@ -80,9 +80,9 @@ def ls(session: Session) -> None:
         except KvctlError as error:
             session.warn(error.message)
     chosen = Column("selected", "", text=lambda chosen: "*" if chosen else "")
-    shown = columns("selected name url authentication description", selected=chosen)
+    shown = columns("name selected url authentication description", selected=chosen)
     empty = "No contexts; add one with `kvctl context add NAME`"
-    session.show(View(columns=shown, tsv=CONTEXT_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=shown, rows=rows, empty=empty))
 
 
 @command(

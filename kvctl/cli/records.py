@@ -1,17 +1,19 @@
 """Records of all commands: the fields of their JSON objects, and which of them are columns of tsv. [pure]
 
-Field names are part of the interface. They change only with the major version, and a new column is the last one.
+Field names are part of the interface. They change only with the major version, and a new column is the last one. The
+columns of a listing are those of its table: tests compare them for every listing that they print.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 
 class PrintedRecord:
     """Kind of JSON object, with its fields in order; parsed on first use, as a command prints few of all these."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, table: str = "") -> None:
         self._text = text
+        self._table = table
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
@@ -20,8 +22,15 @@ class PrintedRecord:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Return the fields that are columns of tsv without `--columns`."""
-        return tuple(word.strip("?") for word in self._text.split() if not word.startswith("("))
+        """Return the columns of tsv without `--columns`."""
+        return tuple(self.headings)
+
+    @cached_property
+    def headings(self) -> dict[str, str]:
+        """Return the heading of each column, as words."""
+        words = (self._table or self._text).split()
+        parts = (word.strip("?").partition("=") for word in words if not word.startswith("("))
+        return {name: (heading or _HEADINGS.get(name, name)).replace("_", " ") for name, _, heading in parts}
 
     @cached_property
     def optional(self) -> frozenset[str]:
@@ -29,10 +38,17 @@ class PrintedRecord:
         return frozenset(word.strip("(?)") for word in self._text.split() if "?" in word)
 
 
-def record(text: str) -> PrintedRecord:
-    """Declare a list of fields: `name`, `name?` if it is optional, `(name)` if it is not a column of tsv."""
-    return PrintedRecord(text)
+def record(text: str, table: str = "") -> PrintedRecord:
+    """Declare a list of fields: `name`, `name?` if it is optional, `(name)` if it is not a column of tsv.
 
+    The columns of a listing are those of its `table`, in its order, `name=heading` where that is not usual. It may have
+    columns that JSON lacks, texts that are made of other fields.
+    """
+    return PrintedRecord(text, table)
+
+
+_HEADINGS = {"bytes": "size", "id": "commit", "lag": "behind", "last_seen": "seen", "seconds": "time"}
+"""Usual headings of fields, where they are not their names."""
 
 ANY = record("")
 """Document whose fields are defined elsewhere: a stream's configuration, a topology file, a JSON Schema."""
@@ -63,27 +79,32 @@ DUMPED = record("bucket file entries cut exact")
 
 # Buckets, mirrors, aggregates
 BUCKET_ROW = record(
-    "name stream kind values bytes history ttl replicas last_revision created origins description last_write cluster "
-    "state"
+    "name stream kind values bytes history ttl replicas last_revision created origins description last_write "
+    "cluster state",
+    "name kind values bytes history ttl replicas last_write state cluster created description",
 )
 BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
     "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state"
 )
-ALTERNATE = record("order served_by role cluster domain leader state entries_behind last_seen round_trip here name")
+ALTERNATE = record(
+    "order served_by role cluster domain leader state entries_behind last_seen round_trip here name",
+    "order=# served_by role cluster domain leader state entries_behind=behind last_seen round_trip here",
+)
 BUCKET_CHANGE = record("name stream changed")
 BUCKET_EDIT = record("name stream changed differences")
 BUCKET_DELETION = record("name stream kind values dependents changed?")
 BUCKET_COPY = record("name stream changed entries")
 DIFFERENCE = record("field before after")
-KEY_DIFFERENCE = record("key difference revision other_revision")
-DELETED_KEY = record("key revision created operation")
+KEY_DIFFERENCE = record("key difference revision other_revision", "key difference revision other_revision=in_other")
+DELETED_KEY = record("key revision created operation", "key revision created operation")
 COMPACTION = record("name deleted messages kept")
 MANIFEST = record("name stream created server messages bytes keys first_revision last_revision files")
 RESTORED = record("name stream changed entries last_revision")
 REPLICA_ROW = record(
-    "name stream origins values bytes history ttl replicas lag state last_seen error last_revision created description "
-    "cluster"
+    "name stream origins values bytes history ttl replicas lag state last_seen error last_revision created "
+    "description cluster",
+    "name origins state lag last_seen values bytes history ttl cluster error description",
 )
 REPLICA_CHANGE = record("name stream origins changed")
 PROMOTION = record("name stream entries mirror_deleted changed")
@@ -103,27 +124,35 @@ GRAPH = record("(nodes) (edges)")
 STATUS = record(
     "replica stream kind context domain cluster origin origin_stream origin_context origin_domain origin_api "
     "origin_cluster keys state lag last_seen error revision origin_revision created origin_created evidence "
-    "prefix map transforms"
+    "prefix map transforms",
+    "replica origin kind state lag last_seen keys lands_as revision origin_revision=origin_at cluster domain "
+    "context origin_domain evidence",
 )
 TRACE = record(
-    "role depth via name key state revision evidence stream kind context domain api cluster subject created operation "
-    "keys prefix map transforms end"
+    "role depth via name key state revision evidence stream kind context domain api cluster subject created "
+    "operation keys prefix map transforms end"
 )
 TRACE_TREE = record(
-    "name stream kind context domain api cluster key subject state evidence revision created operation keys prefix map "
-    "transforms end (origins) (replicas) (offline)"
+    "name stream kind context domain api cluster key subject state evidence revision created operation keys "
+    "prefix map transforms end (origins) (replicas) (offline)"
 )
 AUDIT = record(
-    "origin replica kind origin_at context keys missing extra stale differing collisions local expiring consistent "
-    "causes error (samples) state"
+    "origin replica kind origin_at context keys missing extra stale differing collisions local expiring "
+    "consistent causes error samples state",
+    "origin replica consistent=result keys missing extra stale differing collisions local expiring state "
+    "origin_at=at context=in causes error",
 )
-AUDIT_DIFFERENCE = record("origin replica key difference origin_key origin_revision revision cause")
+AUDIT_DIFFERENCE = record(
+    "origin replica key difference origin_key origin_revision revision cause",
+    "origin replica key difference origin_revision=at_origin revision=in_replica cause",
+)
 REPAIR = record("replica kind action refill overwrite purge")
 FINDING = record("severity check subject evidence remedy")
 
 # Streams and consumers
 STREAM_ROW = record(
-    "name kind subjects messages bytes consumers last_sequence replicas storage created description state"
+    "name kind subjects messages bytes consumers last_sequence replicas storage created description state",
+    "name kind subjects messages bytes consumers replicas state created description",
 )
 STREAM = record(
     "name kind subjects messages bytes consumers last_sequence replicas storage created description retention "
@@ -138,7 +167,8 @@ STORED_MESSAGE = record("stream subject sequence time headers data encoding pend
 MESSAGE_DELETION = record("stream sequence")
 CONSUMER_ROW = record(
     "stream name durable filters deliver_policy ack_policy pending ack_pending redelivered waiting paused created "
-    "description"
+    "description",
+    "name filters deliver_policy=delivers ack_policy=acks pending ack_pending paused created description",
 )
 CONSUMER = record(
     "stream name durable filters deliver_policy ack_policy pending ack_pending redelivered waiting paused created "
@@ -153,7 +183,10 @@ DELIVERED_MESSAGE = record(
 )
 
 # Tables
-TABLE_ROW = record("name stream partitions partition_streams sealed replicas storage bytes created description")
+TABLE_ROW = record(
+    "name stream partitions partition_streams sealed replicas storage bytes created description",
+    "name partitions sealed replicas bytes created description",
+)
 TABLE = record(
     "name stream partitions partition_streams sealed replicas storage bytes created description entries ttl "
     "(metadata) (partition_details)"
@@ -170,11 +203,13 @@ TABLE_ENTRY_PAGE = record("(entries) (next)")
 TABLE_NEXT = record("(next)")
 
 # Versioned buckets
-REPOSITORY_ROW = record("name stream replicas storage bytes created description")
+REPOSITORY_ROW = record(
+    "name stream replicas storage bytes created description", "name replicas bytes created description"
+)
 REPOSITORY = record("name stream replicas storage bytes created description compressed records metadata branches tags")
 REPOSITORY_CHANGE = record("name stream changed")
 REPOSITORY_DELETION = record("name stream dependents changed?")
-COMMIT = record("id root parents message author created meta generation")
+COMMIT = record("id root parents message author created meta generation", "id author created message")
 NEW_COMMIT = record("id (root) (parents) (message) (author) (created) (meta) (generation)")
 STAGED_KEY = record("change key")
 BRANCH_STATUS = record("(repository) (branch) (commit) (changes)")
@@ -190,7 +225,7 @@ BRANCH_DELETION = record("name repository commit staged changed?")
 RESET = record("repository branch keys changed")
 CHECKOUT = record("repository ref commit bucket written removed unchanged conflicts")
 CHECKOUT_STEP = record("change key revision")
-ANNOTATION = record("key commit author created message")
+ANNOTATION = record("key commit author created message", "key commit author created message")
 COLLECTION = record("(name) commits objects epochs")
 
 # Pipeline
@@ -210,7 +245,7 @@ PIPELINE_PLAN = record("statement (plan)")
 SPARK = record("spark java master workers")
 
 # Connections and servers
-CONTEXT_ROW = record("name url authentication selected description")
+CONTEXT_ROW = record("name url authentication selected description", "name selected url authentication description")
 CONTEXT = record(
     "name url user password token creds nkey user_jwt user_seed cert key ca tls_first domain api_prefix inbox_prefix "
     "read_only description authentication url_from?"
@@ -272,5 +307,14 @@ PARTS: dict[str, tuple[PrintedRecord, ...]] = {
 
 
 def fields_of(records: Iterable[PrintedRecord]) -> list[str]:
-    """Return all fields of a command's records, which `--columns` can pick."""
-    return list(dict.fromkeys(name for kind in records for name in kind.fields))
+    """Return all names that `--columns` can pick: the fields of a command's records, and further columns of tables."""
+    return list(dict.fromkeys(name for kind in records for name in (*kind.fields, *kind.columns)))
+
+
+def field_named(word: str, records: Sequence[PrintedRecord]) -> str | None:
+    """Return the field that a name or a heading means, in any case; None for an unknown word."""
+    known, wanted = fields_of(records), word.strip().lower().replace("_", " ")
+    headings = {heading: name for kind in reversed(records) for name, heading in kind.headings.items()}
+    usual = {heading: name for name, heading in (*_HEADINGS.items(), ("created", "age"))}
+    found = (usual | headings | {name.replace("_", " "): name for name in known}).get(wanted)
+    return found if found in known else None

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvctl.render.escapes import escape
-from kvctl.render.layout import GAP, Layout, arranged, cell_style, lay_out, shortened, texts
-from kvctl.render.view import Column, Line, Row, View
+from kvctl.render.layout import GAP, Layout, cell_style, lay_out, shortened, texts
+from kvctl.render.view import Column, Line, Row, View, arranged
 
 INDENT = 2
 """Terminal columns by which a card's body is indented."""

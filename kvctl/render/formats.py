@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kvctl.deferred import pattern
 from kvctl.render.escapes import escape, escape_unicode, raw_bytes, utf8
-from kvctl.render.view import Row, View
+from kvctl.render.view import Row, View, arranged
 
 
 class Writer(Protocol):
@@ -71,11 +71,13 @@ class TsvWriter(Lines):
 
     def __init__(self, view: View, *, terminal: bool = False, header: bool = False) -> None:
         super().__init__(view, terminal=terminal)
-        self.keys = [column.key for column in view.columns] if view.tsv is None else [*view.tsv]
-        self._header = header
+        columns = view.columns if view.picked else arranged(column for column in view.columns if not column.bar)
+        self.keys = [column.key for column in columns] if view.tsv is None else [*view.tsv]
+        words = [column.key if column.title is None else column.heading for column in columns]
+        self._header = (words if view.picked else self.keys) if header else []
 
     def begin(self) -> bytes:
-        return raw_bytes("\t".join(self.keys)) + b"\n" if self._header else b""
+        return raw_bytes("\t".join(self._header)) + b"\n" if self._header else b""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
         keys = self.keys
@@ -208,9 +210,7 @@ def _json_bytes(text: str, terminal: bool) -> bytes:
 def _field(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if value is None:
-        return ""
-    return _encode(value)
+    return "" if value is None or value == [] else _encode(value)
 
 
 def _tsv_escaped(text: str) -> str:

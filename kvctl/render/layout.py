@@ -4,7 +4,7 @@ If the table is too wide, free text is truncated first, then long names and keys
 those that yield first, else from the right.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,6 @@ class Layout:
     hidden: Sequence[Column] = ()
 
 
-def arranged(columns: Iterable[Column]) -> list[Column]:
-    """Return the columns of a table, free text last."""
-    return sorted(columns, key=_free)
-
-
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], total: int | None, *, complete: bool) -> Layout:
     """Choose widths for cells in `total` terminal columns, and hide columns from the right until they fit.
 
@@ -45,7 +40,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], total: int
     filled = [
         (column, max(cell_width(column.heading), *(cell_width(row[index]) for row in rows), 0))
         for index, column in enumerate(columns)
-        if index == 0 or not complete or any(row[index] for row in rows)
+        if index == 0 or not complete or _tells(column, {row[index] for row in rows})
     ]
     shown = list(filled)
     while True:
@@ -118,6 +113,11 @@ def shortened(column: Column, text: str, width: int) -> str:
     if column.right or column.wrap or cell_width(text) <= width:
         return text
     return cut(text, width) if column.flex else cut_middle(text, width)
+
+
+def _tells(column: Column, found: set[str]) -> bool:
+    """Return True if a column with these cells says anything."""
+    return len(found) > 1 if column.differs else any(found)
 
 
 def _free(column: Column) -> bool:

@@ -8,20 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from kvctl.render import cards
 from kvctl.render.escapes import escape, utf8
-from kvctl.render.layout import (
-    GAP,
-    NAME_WIDTH,
-    Layout,
-    arranged,
-    cell,
-    cell_style,
-    lay_out,
-    shortened,
-    table_width,
-    texts,
-)
+from kvctl.render.layout import GAP, NAME_WIDTH, Layout, cell, cell_style, lay_out, shortened, table_width, texts
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, Line, Row, View
+from kvctl.render.view import Column, Line, Row, View, arranged
 from kvctl.render.widths import cell_width
 
 DRAWN_ROWS = 1000

@@ -33,6 +33,8 @@ class Column(NamedTuple):
     """Free text that is never truncated: continued on further lines."""
     keep: bool = False
     """Never hidden, however narrow the terminal is."""
+    differs: bool = False
+    """Left out of tables in which all rows have the same value."""
     yields: int = 0
     """Order of hiding where a terminal is too narrow: the highest first, of equal ones the last."""
     bar: bool = False
@@ -52,7 +54,7 @@ class View(NamedTuple):
     columns: Sequence[Column]
     rows: Iterable[Row] = ()
     tsv: Sequence[str] | None = None
-    """Fields of tsv in their order, by default those of the columns."""
+    """Fields of tsv in their order, by default the columns of the table."""
     single: bool = False
     name: str = "name"
     """Field that `-o name` prints."""
@@ -88,10 +90,18 @@ def document(
     )
 
 
-def picked(view: View, names: Sequence[str]) -> View:
-    """Return the view with the named columns in this order, without sections; a field without a column gets one."""
+def arranged(columns: Iterable[Column]) -> list[Column]:
+    """Return the columns of a table, free text last."""
+    return sorted(columns, key=lambda column: column.flex or column.wrap)
+
+
+def picked(view: View, fields: Mapping[str, str | None]) -> View:
+    """Return the view with the columns of these fields in this order, without sections.
+
+    Each has the heading that the user chose it by, or its name. A field without a column gets one.
+    """
     shown = {column.key: column for column in view.columns}
-    columns = [shown.get(name, Column(name))._replace(title=None, keep=True) for name in names]
+    columns = [shown.get(name, Column(name))._replace(title=word, keep=True) for name, word in fields.items()]
     return view._replace(columns=columns, tsv=None, sections=(), picked=True)
 
 

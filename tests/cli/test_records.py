@@ -2,8 +2,15 @@
 
 import json
 
+import pytest
+
+from kvctl.cli import records
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk, with_field_list
+from kvctl.render.fields import columns
+from kvctl.render.formats import TsvWriter
+from kvctl.render.view import View
+from tests.support import record_check
 
 SILENT = {"context select", "env", "help", "lock", "quickstart", "top"}
 """Commands that print no records: text for people, a screen, the output of a program, or nothing."""
@@ -23,7 +30,7 @@ def test_list_of_fields_replaces_an_outdated_one():
     listed = with_field_list("# Title\n\noutdated\n")
     assert listed.startswith("# Title\n\nEvery command")
     assert "outdated" not in listed
-    assert "\n    bucket ls\n      - name stream kind" in listed
+    assert "\n    bucket ls\n      - name (stream) kind" in listed
 
 
 def test_columns_are_picked_in_the_given_order_below_a_header(keyed):
@@ -56,6 +63,29 @@ def test_columns_on_a_terminal_are_those_of_a_table(keyed):
     assert shown[2].split()[-2:] == [keyed.name, "1"]
     entries = keyed("get", "B", ">", "--columns", "key,encoding", tty=True).out
     assert entries.split() == ["key", "encoding", "─" * 13, "a", "utf-8"]
+
+
+def test_headings_of_the_table_pick_columns_whatever_their_case(keyed):
+    listed = keyed("bucket", "ls", keyed.name, "--columns", "Name,size,last write,ttl", "--header").out.splitlines()
+    assert listed[0] == "name\tsize\tlast write\tttl"
+    assert listed[1].split("\t")[:2] == [keyed.name, "0"]
+    shown = keyed("bucket", "ls", keyed.name, "--columns", "SIZE,bytes,name", tty=True).out
+    assert shown.splitlines()[0].split() == ["bytes", "name"]
+    keyed.put("a", b"1")
+    assert keyed("keys", "B", "--columns", "key,age", tty=True).out.split()[:2] == ["key", "age"]
+    refused = keyed("bucket", "ls", "--columns", "sise")
+    assert (refused.exit_code, "`sise` is not a column of" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"),
+    [(columns("name bytes"), "tsv"), (columns("name ttl kind"), "order"), (columns("bytes", bytes="Room"), "heading")],
+)
+def test_listing_with_other_columns_than_its_record_fails_every_test(columns, field):
+    """`tests/support/record_check.py` compares them whenever a test's command prints one."""
+    record = records.record("name kind bytes", "name bytes kind")
+    view = View(columns=columns)
+    assert not (record_check.is_tsv_of(record, TsvWriter(view).keys) and record_check.is_table_of(record, view)), field
 
 
 def test_help_lists_the_columns_of_a_command(run):

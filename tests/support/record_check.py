@@ -6,11 +6,19 @@ A command whose output has other fields or columns than declared fails as with a
 from collections.abc import Sequence
 from typing import Any
 
+from kvctl.cli import records
 from kvctl.cli.app.command import Command
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANY, PARTS, PrintedRecord
 from kvctl.render.formats import TsvWriter, Writer
-from kvctl.render.view import Row, View
+from kvctl.render.view import Row, View, arranged
+
+_ENTRIES = (
+    *(records.ENTRY, records.ENTRY_META, records.ENTRY_AT_REF, records.KEY, records.KEY_AT_REF, records.TABLE_ENTRY),
+    *(records.TABLE_KEY, records.WRITE, records.WRITE_AT_REF, records.TXN, records.TABLE_WRITE),
+    *(records.STORED_MESSAGE, records.DELIVERED_MESSAGE),
+)
+"""Records whose columns of tsv are not those of the table, because programs read the entries and their revisions."""
 
 
 def install() -> None:
@@ -27,7 +35,11 @@ def install() -> None:
         if path.startswith("kvctl thing "):  # commands of tests/cli/demo.py
             return writer
         if isinstance(writer, TsvWriter) and not self.options.columns:
-            assert any(_is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
+            assert any(is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
+            if not view.single and view.tsv is None:
+                assert any(is_table_of(record, view) for record in running.prints), _undeclared(path, _table(view))
+            else:
+                assert view.single or any(record in _ENTRIES for record in running.prints), f"`{path}` is a listing"
         return _Checked(writer, path, running.prints) if self.output in ("json", "ndjson", "yaml") else writer
 
     Command.invoke = noted  # type: ignore[method-assign]
@@ -78,10 +90,20 @@ def _is_row_of(record: PrintedRecord, names: list[str]) -> bool:
     return names == wanted
 
 
-def _is_tsv_of(record: PrintedRecord, names: list[str]) -> bool:
+def is_tsv_of(record: PrintedRecord, names: list[str]) -> bool:
     """Columns that an option adds, such as `--headers`, follow the others."""
     columns = [name for name in record.columns if name in names or name not in record.optional]
     return names[: len(columns)] == columns and set(names[len(columns) :]) <= set(record.fields)
+
+
+def is_table_of(record: PrintedRecord, view: View) -> bool:
+    """Compare names and headings; a column without a heading shows a mark or a bar."""
+    shown = [column for column in arranged(view.columns) if not column.bar]
+    return all(column.heading in ("", record.headings.get(column.key)) for column in shown)
+
+
+def _table(view: View) -> list[str]:
+    return [f"{column.key}={column.heading}" for column in arranged(view.columns)]
 
 
 def _undeclared(path: str, names: list[str]) -> str:

@@ -15,7 +15,7 @@ from kvctl.cli.app import error_report
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of, usage
 from kvctl.cli.app.options import TAIL, OptionGroup, SharedValues, shared_options
 from kvctl.cli.app.session import Session
-from kvctl.cli.records import PrintedRecord, fields_of
+from kvctl.cli.records import PrintedRecord, field_named, fields_of
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.render.terminal import is_terminal
@@ -207,10 +207,12 @@ def _check_columns(path: str, prints: Sequence[PrintedRecord], options: SharedVa
             f"`{option}` cannot be combined with `-o {options.output}`",
             hint="Columns belong to tsv and tables; JSON has all fields",
         )
-    if unknown := [name for name in options.columns if name not in known]:
+    found = {word: field_named(word, prints) for word in options.columns}
+    if unknown := [word for word, name in found.items() if name is None]:
         listed = ", ".join(f"`{name}`" for name in unknown)
         what = "is not a column" if len(unknown) == 1 else "are not columns"
         raise UsageError(f"{listed} {what} of `{path}`", hint=f"Use any of {', '.join(known)}")
+    options.columns = {name: None if word == name else word for word, name in found.items() if name}
     if options.output is None:
         options.output = "table" if is_terminal(sys.stdout) else "tsv"
 

@@ -1,7 +1,7 @@
 """Options: those of every command, kinds of parameters, and parameters that many commands have."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
@@ -44,7 +44,8 @@ class SharedValues:
     timeout: timedelta | None = None
     read_only: bool | None = None
     output: str | None = None
-    columns: tuple[str, ...] = ()
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    """Fields to print, each with the heading by which it was chosen, None for its name."""
     header: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -55,7 +56,7 @@ class SharedValues:
     def connection_flags(self) -> dict[str, object]:
         """Return the given connection options, for `contexts.resolve`."""
         rest = ("output", "columns", "header", "quiet", "verbose", "color", "in_pipe")
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in rest}
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in rest}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -187,8 +188,8 @@ def output_of(argv: Sequence[str]) -> str | None:
     return found
 
 
-def _column_names(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
+def _column_names(text: str) -> dict[str, None]:
+    names = dict.fromkeys(text.split(","))
     if "" in names:
         raise UsageError(f"`{text}` is not a list of columns", hint="Separate names by commas: `--columns name,kind`")
     return names

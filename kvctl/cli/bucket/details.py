@@ -59,7 +59,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
         return
     rows = alternate_rows(found)
     empty = "No stream answers reads here"
-    session.show(View(columns=ALTERNATES, tsv=ALTERNATE.columns, rows=rows, name="served_by", empty=empty))
+    session.show(View(columns=ALTERNATES, rows=rows, name="served_by", empty=empty))
     if not found.reported and found.alternates:
         session.note(_not_reported(found), always=True)
 

@@ -14,7 +14,7 @@ from kvctl.kv import catalog
 from kvctl.kv import config as kv_config
 from kvctl.kv.maintenance import statistics
 from kvctl.phrases import counted
-from kvctl.render.fields import columns, origins_text
+from kvctl.render.fields import FIELDS, columns
 from kvctl.render.view import Column, View, age_text, document, size_text
 from kvctl.topology.survey import graph
 from kvctl.units import format_time
@@ -62,16 +62,8 @@ def _counted(number: int, kind: str) -> str:
 
 def listing_view(rows: Iterable[dict[str, Any]]) -> View:
     """Return a view of buckets, by name."""
-    rows = list(rows)
-    clusters = "cluster" if len({row["cluster"] for row in rows}) > 1 else ""
-    shown = columns(
-        f"name kind values bytes history ttl replicas created origins description last_write {clusters} state",
-        kind=KIND,
-        origins=Column("origins", text=origins_text, keep=True),
-    )
     order = sorted(rows, key=lambda row: (row["name"], row["stream"]))
-    empty = "No buckets; create one with `kvctl bucket add NAME`"
-    return View(columns=shown, tsv=BUCKET_ROW.columns, rows=order, empty=empty)
+    return View(columns=_LISTED, rows=order, empty="No buckets; create one with `kvctl bucket add NAME`")
 
 
 def _offline(status: "kv_config.BucketStatus", clue: "graph.Clue | None") -> dict[str, Any]:
@@ -142,6 +134,16 @@ def _facts(group: "statistics.KeyGroup") -> dict[str, Any]:
     }
 
 
+_LISTED = columns(
+    "name kind values bytes history ttl replicas last_write state cluster created description",
+    kind=KIND,
+    history=FIELDS["history"]._replace(yields=1),
+    ttl=FIELDS["ttl"]._replace(yields=1),
+    replicas=FIELDS["replicas"]._replace(yields=2),
+    cluster=Column("cluster", differs=True, yields=3),
+    description=FIELDS["description"]._replace(yields=4),
+    created=FIELDS["created"]._replace(yields=5),
+)
 _RATE = Column("writes_a_day", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True)
 _SUMMARY = columns(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day",

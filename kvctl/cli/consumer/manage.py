@@ -22,7 +22,7 @@ from kvctl.cli.app.options import (
 )
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_config, show_creation, show_result
-from kvctl.cli.records import CONSUMER, CONSUMER_ROW
+from kvctl.cli.records import CONSUMER
 from kvctl.cli.stream.options import (
     ConfigFile,
     ConsumerName,
@@ -412,7 +412,7 @@ def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
     )
     rows = [_summary(info) for info in infos]
     empty = f"No consumers; create one with `kvctl consumer add {stream} NAME`"
-    return View(columns=shown, tsv=CONSUMER_ROW.columns, rows=rows, empty=empty)
+    return View(columns=shown, rows=rows, empty=empty)
 
 
 def consumer_view(info: dict[str, Any]) -> View:

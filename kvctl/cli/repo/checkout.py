@@ -99,7 +99,7 @@ async def annotate(
     for found in await repository.annotate(place.ref, filter):
         created = format_time(found.commit.created_ns) if found.commit else None
         rows.append(row_of(ANNOTATION, found.commit, key=found.key, commit=found.id, created=created))
-    shown = columns("key commit author created message", created="Age")
+    shown = columns("key commit author created message")
     session.show(View(columns=shown, rows=rows, name="key", empty="No keys"))
 
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
 
-from kvctl.cli import records
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import flag, number, option
 from kvctl.cli.app.session import Session
@@ -202,8 +201,8 @@ async def log(
     as_text = session.options.output is None and (graph or session.output == "table")
     if not as_text:
         together = IN_TABLE if session.output == "table" else 1
-        shown = fields.columns("id message author created", created="Age")
-        view = View(columns=shown, tsv=records.COMMIT.columns, name="id", empty="No commits")
+        shown = fields.columns("id author created message")
+        view = View(columns=shown, name="id", empty="No commits")
         await session.stream(view, _rows(commits, together))
         return
     names = names_of(await repository.branches(), await repository.tags())

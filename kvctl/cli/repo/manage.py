@@ -88,7 +88,7 @@ async def ls(session: Session) -> None:
     rows = [views.repository_row(found) for found in await catalog.listing((await session.client()).api)]
     shown = columns("name replicas bytes created description")
     empty = "No repositories; create one with `kvctl repo init NAME`"
-    session.show(View(columns=shown, tsv=REPOSITORY_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=shown, rows=rows, empty=empty))
 
 
 @command(
@@ -107,7 +107,7 @@ async def show(session: Session, name: Place) -> None:
     if is_ref(name):
         at = parse_at(name)
         shown = await (await open_repository(session, at.repository)).show(at.ref)
-        session.show(document(views.commit_row(shown), *views.COMMIT, tsv=records.COMMIT.columns, name="id"))
+        session.show(document(views.commit_row(shown), *views.COMMIT, tsv=records.COMMIT.fields, name="id"))
         return
     found, repository = await repositories.opened((await session.client()).api, parse_name(name))
     session.show(views.repository_document(found, await repository.branches(), await repository.tags()))

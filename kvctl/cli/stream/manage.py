@@ -344,12 +344,12 @@ def listing_view(infos: Iterable[StreamInfo], offline: Mapping[str, StreamInfo |
     rows += [row_of(STREAM_ROW, _UNKNOWN, name=name) for name, info in offline.items() if info is None]
     rows.sort(key=lambda row: str(row["name"]))
     shown = columns(
-        "name kind subjects messages bytes consumers replicas created description state",
+        "name kind subjects messages bytes consumers replicas state created description",
         kind=Column("kind", style=lambda kind: "cyan" if kind != "stream" else ""),
         state=_STATE,
     )
     empty = "No streams; create one with `kvctl stream create`"
-    return View(columns=shown, tsv=STREAM_ROW.columns, rows=rows, empty=empty)
+    return View(columns=shown, rows=rows, empty=empty)
 
 
 def stream_view(info: StreamInfo, *, offline: bool = False) -> View:

@@ -80,7 +80,7 @@ async def ls(session: Session) -> None:
     for found in await tables_catalog.listing(api):
         rows.append(views.table_row(found, [info async for _, info in tables_catalog.partitions(api, found)]))
     empty = "No tables; create one with `kvctl table create NAME`"
-    session.show(View(columns=views.TABLES, tsv=records.TABLE_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=views.TABLES, rows=rows, empty=empty))
 
 
 @command(

@@ -17,7 +17,7 @@ from kvctl.topology.audit import verdict
 def outcomes_view(outcomes: "Sequence[verdict.AuditOutcome]") -> View:
     """Build a row for each pair."""
     rows = [outcome_row(outcome) for outcome in outcomes]
-    return View(columns=_PAIR, tsv=AUDIT.columns, rows=rows, name="replica")
+    return View(columns=_PAIR, rows=rows, name="replica")
 
 
 def audit_report(outcomes: "Sequence[verdict.AuditOutcome]") -> "cards.TextReport":
@@ -55,7 +55,7 @@ def _answer(outcomes: "Sequence[verdict.AuditOutcome]") -> "Iterator[cards.Sente
 
 def differences_view() -> View:
     """Build the view of all differences."""
-    return View(columns=_DIFFERENCE, tsv=AUDIT_DIFFERENCE.columns, name="key", empty="No differences")
+    return View(columns=_DIFFERENCE, name="key", empty="No differences")
 
 
 def repairs_view(repairs: "Iterable[audit_repair.Repair]") -> View:
@@ -167,8 +167,8 @@ _COUNTS = ("keys", "missing", "extra", "stale", "differing", "collisions", "loca
 _SAMPLES = 3
 """Differing keys that a report names."""
 _PAIR = columns(
-    "origin replica origin_at context keys missing extra stale differing collisions local expiring consistent causes "
-    "state",
+    "origin replica consistent keys missing extra stale differing collisions local expiring state origin_at context "
+    "causes error",
     origin_at="At",
     context="In",
     consistent=Column("consistent", "Result", keep=True, text=_result),

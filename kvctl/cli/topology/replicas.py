@@ -94,12 +94,8 @@ async def list_replicas(session: Session, kind: str, empty: str) -> None:
     rows = [_row(place, place.known[stream], health) for stream, health in found.items()]
     if kind == "mirror":
         rows += [_clued(stream, place) for stream in place.unknown if stream in place.clues]
-    clusters = "cluster" if len({row["cluster"] for row in rows}) > 1 else ""
-    shown = columns(
-        f"name origins values bytes history ttl lag state last_seen error description {clusters}", error=_ERROR
-    )
     rows.sort(key=lambda row: str(row["name"]))
-    session.show(View(columns=shown, tsv=REPLICA_ROW.columns, rows=rows, empty=empty))
+    session.show(View(columns=_LISTED, rows=rows, empty=empty))
     if unknown := [f"`{stream}`" for stream in place.unknown if stream not in place.clues]:
         session.warn(f"Offline streams that may be {kind}s: {', '.join(unknown)}")
 
@@ -144,4 +140,8 @@ def _if_known(numbers: list[Any], combine: Callable[[list[Any]], Any]) -> Any:
     return combine(numbers) if numbers and None not in numbers else None
 
 
-_ERROR = Column("error", style="red", flex=True, keep=True)
+_LISTED = columns(
+    "name origins state lag last_seen values bytes history ttl cluster error description",
+    cluster=Column("cluster", differs=True),
+    error=Column("error", style="red", flex=True, keep=True),
+)

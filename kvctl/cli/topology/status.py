@@ -99,11 +99,11 @@ async def status(
         await show_live(session, "topology status", reading.report, every)
     elif watch:
         session.output = session.options.output or "tsv"
-        await session.stream(_view([]), _changes(session, reading, every.total_seconds()), endless=True)
+        await session.stream(_view(session, []), _changes(session, reading, every.total_seconds()), endless=True)
     elif session.output == "table" and not session.options.columns:
         session.report(await reading.report())
     else:
-        session.show(_view(await reading.rows()))
+        session.show(_view(session, await reading.rows()))
 
 
 def _check_format(session: Session, format: str | None, to: str | None, *, watch: bool) -> None:
@@ -280,8 +280,10 @@ def _identity(row: "health_status.Row") -> tuple[Any, ...]:
     return (str(row["transforms"]), *(row[name] for name in ("context", "stream", *_ORIGIN)))
 
 
-def _view(rows: "list[health_status.Row]") -> View:
-    return View(columns=_COLUMNS, tsv=STATUS.columns, rows=rows, name="replica", empty="No mirrors or aggregates")
+def _view(session: Session, rows: "list[health_status.Row]") -> View:
+    if session.output == "tsv":
+        rows = [notation.with_rules_text(row, row["stream"]) for row in rows]
+    return View(columns=_COLUMNS, rows=rows, name="replica", empty="No mirrors or aggregates")
 
 
 _ORIGIN = ("origin", "origin_context", "origin_domain", "origin_api", "origin_stream")
@@ -299,10 +301,11 @@ _CARD = columns(
     cluster=Column("cluster", yields=5),
 )
 _COLUMNS = columns(
-    "replica kind context domain cluster origin origin_domain taken lands_as state lag last_seen revision "
-    "origin_revision",
-    taken="Keys",
+    "replica origin kind state lag last_seen keys lands_as revision origin_revision cluster domain context "
+    "origin_domain evidence",
+    keys=Column("keys"),
     origin_revision="Origin at",
+    evidence=Column("evidence", flex=True),
 )
 
 

@@ -43,7 +43,9 @@ def test_status_shows_replicas_in_a_table_and_as_records(run, raw, unique):
         "map transforms"
     )
     assert list(record) == names.split()
-    assert run("topology", "status", mirror, "-o", "tsv").out.split("\t")[12:15] == ["[]", "ok", "0"]
+    assert run("topology", "status", mirror, "-o", "tsv").out.split("\t")[:5] == [mirror, origin, "mirror", "ok", "0"]
+    picked = run("topology", "status", mirror, "--columns", "Behind,lands as,replica", "--header").out
+    assert picked == f"behind\tlands as\treplica\n0\t\t{mirror}\n"
     assert run("topology", "status", unique("NONE")).exit_code == 3
 
 
