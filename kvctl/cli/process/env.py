@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 from kvctl.cli.app.command import command
@@ -12,18 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import listed, split_keys
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.process import programs
-from kvctl.errors import ConflictError, KeyNotFound, KvctlError, RefusedError, UsageError
-from kvctl.phrases import quoted
-
-_LOADING = re.compile(
-    r"(?:PATH|HOME|SHELL|IFS|ENV|PS4|SHELLOPTS|BASHOPTS|BASH_.*|ZDOTDIR|FPATH|CDPATH|PROMPT_COMMAND|LD_.*|DYLD_.*"
-    r"|GCONV_PATH|LOCPATH|NLSPATH|GLIBC_TUNABLES|HOSTALIASES|RESOLV_HOST_CONF|PYTHON.*|VIRTUAL_ENV|PERL.*|RUBY.*"
-    r"|GEM_HOME|GEM_PATH|BUNDLE_.*|NODE_OPTIONS|NODE_PATH|NPM_CONFIG_.*|JAVA_HOME|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS"
-    r"|_JAVA_OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|DOTNET_ROOT|CORECLR_.*|LUA_PATH|LUA_CPATH|LUA_INIT|PHPRC"
-    r"|PHP_INI_SCAN_DIR|GOFLAGS|RUSTC|RUSTC_WRAPPER|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|MANPAGER|BROWSER"
-    r"|LESSOPEN|LESSCLOSE|MAKEFLAGS|TERMINFO|OPENSSL_CONF|OPENSSL_MODULES)\Z"
-)
-"""Names that change which programs, libraries or configurations are loaded, or how they run."""
+from kvctl.errors import ConflictError, KeyNotFound, KvctlError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
@@ -32,10 +21,10 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 @command(
     "env",
     examples=[
-        "kvctl env config -- ./server",
-        "kvctl env config@v1 -- ./server",
+        "kvctl env config --prefix MY_ -- ./server",
+        "kvctl env config@v1 --prefix MY_ -- ./server",
         "kvctl env config 'app.>' --prefix MY_ -- printenv MY_APP_PORT",
-        "kvctl env config db.url db.password -- sh -c 'psql \"$DB_URL\"'",
+        "kvctl env config --only DB_URL,DB_PASSWORD -- sh -c 'psql \"$DB_URL\"'",
     ],
     see=["get", "lock"],
 )
@@ -45,10 +34,9 @@ async def env(
     filters: Filters = None,
     *,
     words: Program,
-    prefix: Annotated[str, option("--prefix", "TEXT", "Prefix of the variable names")] = "",
-    allow: Annotated[
-        list[str] | None,
-        option("--allow", "NAME", "Set this variable even though it changes how programs run; repeatable"),
+    prefix: Annotated[str | None, option("--prefix", "TEXT", "Put this before each variable name")] = None,
+    only: Annotated[
+        list[str] | None, option("--only", "NAME", "Set this variable and no others; separated by commas, or repeated")
     ] = None,
     upper: Annotated[bool, flag("--upper/--no-upper", "Upper-case the names, or keep the keys' case")] = True,
 ) -> None:
@@ -60,8 +48,10 @@ async def env(
     (1). Variables that are already set are replaced. Values are passed as exact bytes and never appear on a command
     line. Up to 1,024 keys are read from one consistent snapshot.
 
-    Names that change how programs are loaded or run (PATH, LD_PRELOAD, BASH_ENV, PYTHONPATH, GIT_SSH and others) are
-    refused (1), because anyone who can write to the bucket could choose what runs. --allow NAME sets one anyway.
+    Say which variables the bucket may set: with --prefix every name starts with TEXT, with --only NAME no others are
+    set. One of them is required (2). Many variables change what a program loads or runs (PATH, LD_PRELOAD, TAR_OPTIONS,
+    PAGER and more than any list has). So whoever can write to the bucket controls COMMAND through each variable that
+    you name, and through each that COMMAND reads and that starts with the prefix: choose one that is your own.
 
     NAME@REF reads a repository: at a tag or a commit, COMMAND always gets the same values.
 
@@ -70,14 +60,19 @@ async def env(
     changes of the keys: use `kvctl watch --exec` to restart or reload it.
     """
     named, wild = split_keys(filters or [])
-    if prefix and not _NAME.match(prefix):
+    names = [name for text in only or () for name in text.split(",") if name]
+    if prefix is None and not names:
+        raise UsageError(
+            "Missing option `--prefix TEXT` or `--only NAME`",
+            hint="Say which variables the bucket may set, as in `--prefix APP_` or `--only DB_URL`",
+        )
+    if prefix is not None and not _NAME.match(prefix):
         raise UsageError(
             f"`{prefix}` cannot start the name of a variable", hint="Use `A-Z a-z 0-9 _`, and do not start with a digit"
         )
     path = programs.find_program(words[0])
     found = await _values(await parse_target(bucket).reader(session), named, wild)
-    variables = _variables(found, prefix, upper)
-    _refuse_loading(variables, allow or [])
+    variables = _variables(found, prefix or "", upper, names)
     await session.close()
     _become(path, words, variables)
 
@@ -94,11 +89,16 @@ async def _values(reader: TargetReader, named: list[str], wild: list[str]) -> di
     return found
 
 
-def _variables(found: dict[str, bytes], prefix: str, upper: bool) -> dict[bytes, bytes]:
-    """Map names to values. Raises ConflictError for two keys of one name, KvctlError for a NUL."""
+def _variables(found: dict[str, bytes], prefix: str, upper: bool, only: Sequence[str]) -> dict[bytes, bytes]:
+    """Map names to values; if `only` has any, those names alone.
+
+    Raises ConflictError for two keys of one name, KvctlError for a NUL.
+    """
     keys: dict[str, str] = {}
     for key, value in found.items():
         name = variable_name(key, prefix, upper=upper)
+        if only and name not in only:
+            continue
         if name in keys:
             first, second = sorted((keys[name], key))
             raise ConflictError(
@@ -110,18 +110,6 @@ def _variables(found: dict[str, bytes], prefix: str, upper: bool) -> dict[bytes,
             )
         keys[name] = key
     return {name.encode(): found[key] for name, key in keys.items()}
-
-
-def _refuse_loading(variables: Iterable[bytes], allowed: Collection[str]) -> None:
-    """Raise RefusedError for variables that change how programs are loaded or run."""
-    found = sorted({name.decode() for name in variables if _LOADING.match(name.decode())} - set(allowed))
-    if not found:
-        return
-    options = " ".join(f"--allow {name}" for name in found)
-    raise RefusedError(
-        f"{quoted(found)} would change how programs are loaded or run",
-        hint=f"Exclude the keys by filters, add a `--prefix`, or allow them with `{options}`",
-    )
 
 
 def variable_name(key: str, prefix: str = "", *, upper: bool = True) -> str:
