@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kvctl.topology.model.origins import External as External
     from kvctl.topology.model.origins import Mirror as Mirror
     from kvctl.topology.model.origins import Origin as Origin
+    from kvctl.units import NEVER as NEVER
     from kvctl.versions.catalog import RepositoryConfig as RepositoryConfig
     from kvctl.versions.repositories import Repositories as Repositories
     from kvctl.versions.repository import Repository as Repository
@@ -62,6 +63,7 @@ _MODULES = {
     "tables.table_manager": "Tables",
     "topology.apply.builders": "add_aggregate_origin create_aggregate create_mirror",
     "topology.model.origins": "Aggregate External Mirror Origin",
+    "units": "NEVER",
     "versions.catalog": "RepositoryConfig",
     "versions.repositories": "Repositories",
     "versions.repository": "Repository",

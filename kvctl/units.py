@@ -15,6 +15,8 @@ from kvctl.errors import UsageError
 SECOND_NS = 1_000_000_000
 MAX_INT64 = 2**63 - 1
 """The server counts nanoseconds and bytes in 64 bits."""
+NEVER = timedelta.max
+"""TTL of a key that nothing expires, not even the ttl of its bucket: `Nats-TTL: never` (ADR-43)."""
 
 _UNITS_NS = {
     "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": SECOND_NS, "m": 60 * SECOND_NS,
@@ -53,6 +55,16 @@ def parse_duration(text: str) -> timedelta:
     if nanoseconds < 1000 and not _ZERO.match(text):
         raise UsageError(f"`{text}` is too short a duration", hint="The minimum is one microsecond, `1us`")
     return duration_from_ns(nanoseconds)
+
+
+def parse_ttl(text: str) -> timedelta:
+    """Parse the ttl of a key: a duration, or `never`. Raises UsageError."""
+    return NEVER if text.lower() == "never" else parse_duration(text)
+
+
+def ttl_field(ttl: timedelta) -> int | float | str:
+    """Convert the ttl of a key for JSON output: seconds, or `never`."""
+    return "never" if ttl == NEVER else duration_seconds(ttl)
 
 
 def format_duration(duration: timedelta) -> str:

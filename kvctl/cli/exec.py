@@ -17,7 +17,7 @@ import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.errors import KvctlError, NoServer, PartlyDone, UnreachableError, UsageError
 from kvctl.jetstream.consumers import admin
-from kvctl.units import duration_seconds, format_time
+from kvctl.units import format_time, ttl_field
 
 TERMINATION_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a command that is running when kvctl is interrupted."""
@@ -145,7 +145,7 @@ def environment(entry: "kvctl.Entry") -> dict[bytes, bytes]:
         "OPERATION": entry.operation,
         "REASON": entry.reason,
         "DELTA": entry.delta,
-        "TTL": None if entry.ttl is None else duration_seconds(entry.ttl),
+        "TTL": None if entry.ttl is None else ttl_field(entry.ttl),
         "SIZE": entry.size,
     }
     return variables_of(facts)

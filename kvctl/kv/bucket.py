@@ -33,7 +33,7 @@ from kvctl.kv.read import moment as moments
 from kvctl.kv.read import watch as watches
 from kvctl.kv.stream_kind import renaming
 from kvctl.kv.transaction import execution
-from kvctl.units import format_time
+from kvctl.units import NEVER, format_time
 
 if TYPE_CHECKING:
     from kvctl.kv.bulk.bulk_put import PutSummary
@@ -237,8 +237,7 @@ class Bucket(Handle):
         Nothing is written for a key that does not live. Raises KeyNotFound, WrongRevision (also when the key was
         deleted after `revision`), and as `put`.
         """
-        await self._require_live(check_key(key), revision)
-        return await self._mark(key, "DEL", revision)
+        return await self._mark(key, "DEL", revision, await self._marker_ttl(check_key(key), revision))
 
     async def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> int:
         """Erase the key's history, leave a marker (removed after `ttl`, if given), and return the marker's revision.
@@ -269,10 +268,13 @@ class Bucket(Handle):
     async def revert(self, key: str, revision: int) -> int:
         """Write the value of an older revision again, unless the key changes in the meantime.
 
+        A ttl of NEVER is kept, any other is not.
+
         Raises RevisionNotFound, WrongRevision, and as `put`.
         """
         old = await self.get(key, revision=revision, leader=True)
-        return await self.update(key, old.value, await self.last_revision(key))
+        ttl = NEVER if old.ttl == NEVER else None
+        return await self.update(key, old.value, await self.last_revision(key), ttl=ttl)
 
     async def put_many(
         self, items: Iterable[tuple[str, bytes]] | AsyncIterable[tuple[str, bytes]], *, window: int | None = None
@@ -378,12 +380,16 @@ class Bucket(Handle):
                     error.found = error.found or None
             raise conditional_write.mismatch(key, revision, error) from None
 
-    async def _require_live(self, key: str, revision: int | None) -> None:
+    async def _marker_ttl(self, key: str, revision: int | None) -> timedelta | None:
+        """Return the ttl of a delete marker: NEVER over a value that never expires, which would come back.
+
+        Raises as `delete`.
+        """
         self.check_writable(key)
         try:
             entry = await self.last_entry(key, leader=True)
         except (PermissionDenied, JetStreamDisabled):
-            return  # without permission to read, the marker is written
+            return None  # without permission to read, the marker is written
         if entry is None:
             raise _absent(self.name, key)
         if entry.operation is not Operation.PUT:
@@ -393,6 +399,7 @@ class Bucket(Handle):
             # Of several clients that delete the same revision, all but one get this conflict, whenever they read.
             message = f"`{key}` is at revision {entry.revision}, not {revision}"
             raise WrongRevision(message, found=entry.revision, hint=gone.hint)
+        return NEVER if entry.ttl == NEVER else None
 
 
 def _absent(bucket: str, key: str, reason: str | None = None) -> KeyNotFound:

@@ -41,7 +41,7 @@ from kvctl.jetstream.publish import publish
 from kvctl.kv import identity as identities
 from kvctl.kv.identity import identity_of
 from kvctl.kv.resolve import Binding
-from kvctl.units import duration_seconds, parse_duration
+from kvctl.units import NEVER, duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
 TTL_SINCE = (2, 11)
@@ -83,6 +83,8 @@ def write_fields(
 def _ttl_text(ttl: timedelta) -> str:
     if ttl < timedelta(seconds=1):
         raise UsageError("The ttl of a key must be at least 1 second")
+    if ttl == NEVER:
+        return "never"
     seconds = duration_seconds(ttl)
     return str(seconds) if isinstance(seconds, int) else f"{seconds}s"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, Operation
-from kvctl.units import duration_from_ns
+from kvctl.units import NEVER, duration_from_ns
 from kvctl.wire import decode_headers
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def may_roll_up(key: str) -> bool:
 
 async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
     """Return the remaining ttl of an entry read from the bucket's leader. Raises as `ServerClock.read`."""
-    if entry.ttl is None:
-        return None
+    if entry.ttl in (None, NEVER):
+        return entry.ttl
     source = bucket.binding.source
     clock = await ServerClock.read(source.api, source.stream)
     return ttl_left(entry, clock.now_ns())
@@ -54,10 +54,11 @@ async def remaining_ttl(bucket: Bucket, entry: Entry) -> timedelta | None:
 
 def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
     """Return the remaining ttl by the server's clock, at least one second."""
-    if entry.ttl is None:
-        return None
+    ttl = entry.ttl
+    if ttl is None or ttl == NEVER:
+        return ttl
     age = timedelta(microseconds=(now_ns - entry.created_ns) // 1000)
-    return max(timedelta(seconds=round((entry.ttl - age).total_seconds())), timedelta(seconds=1))
+    return max(timedelta(seconds=round((ttl - age).total_seconds())), timedelta(seconds=1))
 
 
 async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:
@@ -84,6 +85,8 @@ async def time_left(bucket: Bucket, entry: Entry) -> timedelta | None:
 
     Raises as `bucket_ttl` and `ServerClock.read`.
     """
+    if entry.ttl == NEVER:
+        return None
     lives = [ttl for ttl in (entry.ttl, await bucket_ttl(bucket)) if ttl is not None]
     if not lives:
         return None
@@ -101,4 +104,5 @@ def _outliving(earlier: list[Entry], last: Entry) -> list[Entry]:
 
 def _end(entry: Entry) -> int | None:
     """Return the time at which its own ttl ends it, in nanoseconds since the epoch."""
-    return None if entry.ttl is None else entry.created_ns + int(entry.ttl.total_seconds() * 10**9)
+    ttl = entry.ttl
+    return None if ttl is None or ttl == NEVER else entry.created_ns + int(ttl.total_seconds() * 10**9)

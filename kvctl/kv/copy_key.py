@@ -10,6 +10,7 @@ from kvctl.kv import conditional_write
 from kvctl.kv.copied_entry import own_headers, remaining_ttl
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.units import NEVER
 from kvctl.wire import encode_headers
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ async def _rename_at_once(bucket: Bucket, entry: Entry, new_key: str, overwrite:
         raise KeyExists(f"`{new_key}` already exists", revision=last.revision, hint="Replace it with `--overwrite`")
     ttl = await remaining_ttl(bucket, entry)
     transaction = Transaction().update(new_key, entry.value, last.revision if last else 0, ttl=ttl)
-    transaction.delete(entry.key, revision=entry.revision)
+    transaction.delete(entry.key, revision=entry.revision, ttl=ttl if ttl == NEVER else None)
     try:
         return (await bucket.commit(transaction))[0]
     except ConditionsFailed as error:

@@ -11,7 +11,7 @@ from kvctl.errors import UsageError
 from kvctl.jetstream.consumers.message import all_short, delivery
 from kvctl.jetstream.direct_get import StoredMessage, fields_of_answers, messages_from_answers
 from kvctl.kv.identity import is_bare
-from kvctl.units import parse_duration
+from kvctl.units import parse_ttl
 from kvctl.wire import RawFrame, decode_headers, header_value
 
 OPERATION_HEADER = b"KV-Operation"
@@ -76,12 +76,12 @@ class Entry(NamedTuple):
 
     @property
     def ttl(self) -> timedelta | None:
-        """TTL it was written with; None without one, and for a header that is not a duration (any text is possible)."""
+        """TTL it was written with, NEVER for `never`; None without one, and for any other text in the header."""
         text = header_value(self.header, TTL_HEADER)
-        if not text or text == b"never":
+        if not text:
             return None
         try:
-            return timedelta(seconds=int(text)) if text.isdigit() else parse_duration(text.decode())
+            return timedelta(seconds=int(text)) if text.isdigit() else parse_ttl(text.decode())
         except (UsageError, ValueError, OverflowError):
             return None
 

@@ -17,7 +17,7 @@ from kvctl.cli.records import fields_of
 from kvctl.errors import ContextNotFound, NotFoundError, UsageError
 from kvctl.render.terminal import COLORS
 from kvctl.render.view import FORMATS, document
-from kvctl.units import parse_duration, parse_instant, parse_size
+from kvctl.units import parse_duration, parse_instant, parse_size, parse_ttl
 
 TAIL = "COMMAND"
 """Metavar of the argument that takes everything after `--`."""
@@ -240,6 +240,11 @@ def argument(metavar: str, help: str, complete: Any = None, **settings: Any) -> 
 def duration(spellings: str, help: str, **settings: Any) -> Any:
     """Create an option whose value is a `timedelta`."""
     return option(spellings, "DURATION", help, parser=parse_duration, **settings)
+
+
+def key_ttl(help: str) -> Any:
+    """Create an option `--ttl` for a key, whose value is a `timedelta`: NEVER for `never`."""
+    return option("--ttl", "DURATION|never", help, parser=parse_ttl)
 
 
 def size(spellings: str, help: str, **settings: Any) -> Any:

@@ -16,7 +16,7 @@ from kvctl.phrases import counted
 from kvctl.render.escapes import text_of, utf8
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, Row, View
-from kvctl.units import duration_seconds, format_duration, format_size, format_time
+from kvctl.units import NEVER, format_duration, format_size, format_time, ttl_field
 
 ENCODINGS = ("utf-8", "base64")
 _FRACTION = 9
@@ -126,7 +126,7 @@ class Shape:
     def _add_headers(self, row: dict[str, Any], entry: "kvctl.Entry") -> None:
         ttl = entry.ttl
         if ttl is not None:
-            row["ttl"] = duration_seconds(ttl)
+            row["ttl"] = ttl_field(ttl)
         if self.headers:
             row["headers"] = entry.headers
 
@@ -297,6 +297,8 @@ def _warn_of_each(session: Session, texts: Sequence[str]) -> None:
 
 def _other_life(bucket: str, entry: "kvctl.Entry", ttl: timedelta, most: timedelta | None) -> str | None:
     lives = ttl if entry.ttl is None else entry.ttl
+    if lives == NEVER:
+        return None
     if most is not None and most < lives:
         return f"`{entry.key}` expires after {format_duration(most)}, the ttl of bucket `{bucket}`"
     if lives > ttl:

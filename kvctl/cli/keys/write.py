@@ -15,8 +15,8 @@ from kvctl.cli.app.options import (
     argument,
     bucket_names,
     context_names,
-    duration,
     flag,
+    key_ttl,
     live,
     option,
 )
@@ -83,13 +83,16 @@ async def create(
     key: KeyName,
     value: Value = None,
     file: File = None,
-    ttl: Annotated[timedelta | None, duration("--ttl", "Time until the key expires; the bucket must allow it")] = None,
+    ttl: Annotated[
+        timedelta | None, key_ttl("Time until the key expires, or `never`; the bucket must allow it")
+    ] = None,
 ) -> None:
     """Write a key if it does not exist.
 
     Prints the new revision, or exits 4 if the key exists. A key that was deleted, purged or has expired can be created
     again. --ttl needs a bucket with --marker-ttl. If the bucket also keeps history, servers keep the key for at least
-    the marker ttl. A shorter ttl of the bucket applies to the key too. A warning reports both cases.
+    the marker ttl. A shorter ttl of the bucket applies to the key too. A warning reports both cases. With `--ttl never`
+    the key does not expire, not even by the ttl of the bucket.
 
     On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """
@@ -118,7 +121,7 @@ async def update(
     last: Annotated[str | None, argument("REVISION", "Expected last revision of the key")] = None,
     file: File = None,
     if_revision: Annotated[str | None, option("--if-revision", "N", "Expected last revision, same as REVISION")] = None,
-    ttl: Annotated[timedelta | None, duration("--ttl", "Time until the key expires")] = None,
+    ttl: Annotated[timedelta | None, key_ttl("Time until the key expires, or `never`")] = None,
 ) -> None:
     """Write a key if it has not changed.
 
@@ -180,7 +183,7 @@ async def touch(
     session: Session,
     bucket: BucketName,
     key: KeyName,
-    ttl: Annotated[timedelta, duration("--ttl", "Time until the key expires, from now on")],
+    ttl: Annotated[timedelta, key_ttl("Time until the key expires, from now on, or `never`")],
 ) -> None:
     """Renew the ttl of a key.
 

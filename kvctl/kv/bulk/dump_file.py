@@ -22,7 +22,7 @@ from kvctl.kv.read.moment import Moment
 from kvctl.kv.read.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
-from kvctl.units import duration_seconds, format_time
+from kvctl.units import format_time, ttl_field
 from kvctl.wire import RawFrame, header_value
 
 VERSION = 1
@@ -129,7 +129,7 @@ def _add_headers(row: dict[str, Any], entry: Entry, clock: ServerClock) -> None:
         row["reason"] = entry.reason
     left = ttl_left(entry, clock.now_ns())
     if left is not None:
-        row["ttl"] = duration_seconds(left)
+        row["ttl"] = ttl_field(left)
     headers = own_headers(entry)
     if headers.get("KV-Operation") == entry.operation:
         del headers["KV-Operation"]

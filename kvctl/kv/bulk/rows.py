@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
@@ -15,7 +16,7 @@ from kvctl.kv.conditional_write import write_headers
 from kvctl.kv.copied_entry import may_roll_up, writers_own
 from kvctl.kv.entry import Operation, operation_of
 from kvctl.kv.names import check_key, check_literal
-from kvctl.units import parse_duration
+from kvctl.units import NEVER, parse_ttl
 from kvctl.wire import encode_headers
 
 SHOWN = 60
@@ -144,11 +145,11 @@ def _ttl(value: Any) -> timedelta | None:
         return None
     try:
         if isinstance(value, str):
-            ttl = timedelta(seconds=float(value)) if value.isdecimal() else parse_duration(value)
+            ttl = timedelta(seconds=float(value)) if value.isdecimal() else parse_ttl(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError("`ttl` is neither a number of seconds nor a duration")
         else:
-            ttl = timedelta(seconds=value)
+            ttl = NEVER if value == math.inf else timedelta(seconds=value)  # Spark's columns have numbers alone
     except (OverflowError, ValueError):
         raise UsageError(f"`{value}` is not a ttl") from None
     if ttl < timedelta(seconds=1):

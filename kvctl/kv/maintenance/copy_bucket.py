@@ -19,6 +19,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.conditional_write import write_fields
 from kvctl.kv.config import DUPLICATE_WINDOW
 from kvctl.kv.copied_entry import may_roll_up, own_headers, ttl_left
 from kvctl.kv.entry import Entry
@@ -205,7 +206,7 @@ def headers_to_keep(entry: Entry, clock: ServerClock) -> bytes:
     headers = own_headers(entry)
     left: timedelta | None = ttl_left(entry, clock.now_ns())
     if left is not None:
-        headers["Nats-TTL"] = f"{int(left.total_seconds())}s"
+        headers |= write_fields(ttl=left)
     if header_value(entry.header, b"Nats-Rollup") is not None and may_roll_up(entry.key):
         headers["Nats-Rollup"] = "sub"
     return encode_headers(headers)

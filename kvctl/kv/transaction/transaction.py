@@ -159,9 +159,9 @@ class Transaction:
         """Write a key whose last revision, deletions included, must be this one."""
         return self._add(TransactionChange("update", key, value, revision, ttl))
 
-    def delete(self, key: str, *, revision: int | None = None) -> Self:
-        """Mark a key deleted, even one that does not live."""
-        return self._add(TransactionChange("delete", key, b"", revision))
+    def delete(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
+        """Mark a key deleted, even one that does not live; `ttl` is that of the marker."""
+        return self._add(TransactionChange("delete", key, b"", revision, ttl))
 
     def purge(self, key: str, *, revision: int | None = None, ttl: timedelta | None = None) -> Self:
         """Erase a key with its history, leaving a marker, which is removed after `ttl`."""

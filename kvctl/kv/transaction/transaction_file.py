@@ -10,6 +10,7 @@ from kvctl.documents.parser import Document, Path
 from kvctl.documents.reader import Reader, read
 from kvctl.documents.record import ENCODING, EXACT_TEXT, Choice, Field, Record, Requires, Type, constant, list_of
 from kvctl.kv.transaction.transaction import Transaction
+from kvctl.units import NEVER
 
 
 def read_transaction(document: Document) -> Transaction:
@@ -66,7 +67,7 @@ def _ttl(reader: Reader, path: Path) -> timedelta:
     found = reader.at(path)
     if type(found) is int:
         reader.fail(path, "The ttl has no unit", hint=f"Write it like `{found}s`")
-    return reader.duration(path)
+    return NEVER if found == "never" else reader.duration(path)
 
 
 _REVISION = Type(_revision, lambda limits: {"type": "integer", "minimum": 0, **limits})

@@ -41,6 +41,7 @@ _MALFORMED = {
 }
 _NOT_BASE64 = "'The value is not base64'"
 _UNKNOWN_ENCODING = "concat('`', encoding, '` is not an encoding: use utf-8 or base64')"
+_TTL = "if(lower(cast(ttl as string)) = 'never', double('Infinity'), try_cast(ttl as double))"
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 
 
@@ -75,13 +76,13 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
         f"encoding = 'base64' and {text} is not null and try_to_binary({text}, 'base64') is null": _NOT_BASE64
         if encoded
         else "",
-        "ttl is not null and try_cast(ttl as double) is null": _NO_TTL if has_ttl else "",
+        f"ttl is not null and {_TTL} is null": _NO_TTL if has_ttl else "",
     }
     cases = " ".join(f"when {condition} then {problem}" for condition, problem in problems.items() if problem)
     return found.selectExpr(
         f"case when is_valid_utf8({name}) then {name} end as key",
         f"{_value(_quoted(value), types[value], encoded=encoded, blank=format in ('csv', 'tsv'))} as value",
-        *(["try_cast(ttl as double) as ttl"] if has_ttl else []),
+        *([f"{_TTL} as ttl"] if has_ttl else []),
         *([f"case {cases} end as {PROBLEM}"] if cases else []),
     )
 

@@ -180,9 +180,10 @@ def _expires(config: Mapping[str, Any]) -> Column:
     """Return when an entry expires: by its own ttl, or the bucket's."""
     from pyspark.sql.functions import expr
 
-    own = "timestamp_micros(unix_micros(created) + cast(ttl * 1000000 as bigint))"
+    own = "timestamp_micros(unix_micros(created) + cast(nullif(ttl, double('Infinity')) * 1000000 as bigint))"
     age = int(config.get("max_age") or 0) // 1000
-    return expr(f"least({own}, timestamp_micros(unix_micros(created) + {age}))" if age else own)
+    limit = f"timestamp_micros(unix_micros(created) + {age})"  # does not end what never expires
+    return expr(f"if(ttl <=> double('Infinity'), null, least({own}, {limit}))" if age else own)
 
 
 def _last_left(changes: DataFrame, history: int) -> DataFrame:

@@ -6,6 +6,7 @@ header that the column depends on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,7 @@ from kvctl.kv.copied_entry import own_headers
 from kvctl.kv.entry import TTL_HEADER, Entry, Operation, is_tombstone, operation_of
 from kvctl.kv.identity import HEADER, all_bare, is_bare
 from kvctl.pipeline.read.columns import ROW_HEADER
+from kvctl.units import NEVER
 from kvctl.wire import RawFrame, header_value
 
 SOURCE_HEADER = b"Nats-Stream-Source"
@@ -159,7 +161,9 @@ def _ttls(columns: _ArrowColumns) -> Any:
     if not columns.mention(TTL_HEADER):
         return pa.nulls(len(columns), pa.float64())
     ttls = [_entry(header).ttl if header else None for header in columns.headers]
-    return pa.array([None if ttl is None else ttl.total_seconds() for ttl in ttls], pa.float64())
+    return pa.array(
+        [None if ttl is None else math.inf if ttl == NEVER else ttl.total_seconds() for ttl in ttls], pa.float64()
+    )
 
 
 def _headers(header: bytes) -> list[tuple[str, str]] | None:

@@ -30,7 +30,7 @@ from kvctl.topology.audit.verdict import (
 from kvctl.topology.hazards.hazards import RECREATED_ORIGIN, TTL_NOT_INHERITED
 from kvctl.topology.health import arrival
 from kvctl.topology.model.subjects import KeyMapping
-from kvctl.units import parse_time
+from kvctl.units import NEVER, parse_time
 
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.5
@@ -247,7 +247,7 @@ class Recheck:
             end = here.ends(feed.ages)
             return end is not None and end <= self._now(feed)
         gone = here.source is not None and here.source.sequence < self._infos[feed.number]["state"]["first_seq"]
-        return (here.ttl is not None and feed.ages.own) or bool(feed.ages.max_age and gone)
+        return (here.ttl not in (None, NEVER) and feed.ages.own) or bool(feed.ages.max_age and gone)
 
     def _now(self, feed: Feed) -> int:
         """Return the time of the origin's server in ns: this machine's clock may be wrong."""

@@ -19,7 +19,7 @@ from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.entry import from_message, is_tombstone
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.health.health import Health
-from kvctl.units import duration_ns
+from kvctl.units import NEVER, duration_ns
 from kvctl.wire import header_value
 
 ORIGIN, REPLICA = 0, 1
@@ -144,6 +144,8 @@ class LastEntry(NamedTuple):
 
     def ends(self, ages_of: Ages) -> int | None:
         """Return its time of expiry in a stream, in ns since the epoch; None: never. Disallowed TTLs are ignored."""
+        if self.ttl == NEVER and ages_of.own:
+            return None
         own = duration_ns(self.ttl) if self.ttl and ages_of.own else 0
         ages = [age for age in (ages_of.max_age, own) if age]
         return self.time_ns + min(ages) if ages else None

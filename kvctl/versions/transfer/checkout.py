@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from kvctl.errors import (
     ConditionsFailed,
@@ -27,6 +28,7 @@ from kvctl.kv.identity import Series, identity_of, most_bytes
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.transaction import LIMIT, Transaction
+from kvctl.units import NEVER
 from kvctl.versions import refs
 from kvctl.versions.model import VersionedEntry
 from kvctl.versions.ref_diff import ChangeKind
@@ -54,10 +56,14 @@ class Step:
     revision: int
     """Revision of the key's last entry when read, deletions included; 0 for none. It is the condition of the write."""
 
+    ttl: timedelta | None = None
+    """NEVER for a key that must not expire; a commit does not hold ttls, so that the bucket's is kept."""
+
     @property
     def header(self) -> bytes:
         """Return the header block of its message."""
-        return write_headers(operation="DEL" if self.kind is ChangeKind.REMOVED else None, expected=self.revision)
+        operation = "DEL" if self.kind is ChangeKind.REMOVED else None
+        return write_headers(operation=operation, expected=self.revision, ttl=self.ttl)
 
     def is_done_in(self, entry: Entry | None) -> bool:
         """Return whether the key is in the state that the step produces; `entry` is its last entry, if any."""
@@ -173,7 +179,9 @@ def _step(entry: VersionedEntry, found: Live[bytes]) -> Step | None:
     known = found.keys.get(entry.key)
     if known is None:
         return Step(ChangeKind.ADDED, entry.key, entry.value, found.deleted.get(entry.key, 0))
-    return None if known[1] == object_id(entry.value) else Step(ChangeKind.CHANGED, entry.key, entry.value, known[0])
+    if known[1] == object_id(entry.value):
+        return None
+    return Step(ChangeKind.CHANGED, entry.key, entry.value, known[0], NEVER if entry.key in found.lasting else None)
 
 
 async def _takes_batches(bucket: Bucket) -> bool:
@@ -191,7 +199,7 @@ async def _at_once(rollout: CheckoutPlan, bucket: Bucket, advance: Advance) -> C
         if step.kind is ChangeKind.REMOVED:
             transaction.delete(step.key, revision=step.revision)
         else:
-            transaction.update(step.key, step.value, step.revision)
+            transaction.update(step.key, step.value, step.revision, ttl=step.ttl)
     try:
         revisions = await bucket.commit(transaction)
     except ConditionsFailed as error:

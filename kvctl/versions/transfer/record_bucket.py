@@ -19,6 +19,7 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
+from kvctl.units import NEVER
 from kvctl.versions import commits, refs
 from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state
@@ -102,10 +103,13 @@ class Live(Generic[T]):
     adorned: set[str] = field(default_factory=set)
     """Existing keys with a ttl or headers of their own, for which a repository has no room either."""
 
+    lasting: set[str] = field(default_factory=set)
+    """Existing keys that never expire, whatever the bucket's ttl: `Nats-TTL: never`."""
+
     def take(self, entry: Entry, keep: Callable[[bytes], T]) -> None:
         """Add the next entry."""
         self.revision = entry.revision
-        for known in (self.foreign, self.adorned):
+        for known in (self.foreign, self.adorned, self.lasting):
             known.discard(entry.key)
         if entry.operation is not Operation.PUT:
             self.keys.pop(entry.key, None)
@@ -115,8 +119,14 @@ class Live(Generic[T]):
         else:
             self.deleted.pop(entry.key, None)
             self.keys[entry.key] = entry.revision, keep(entry.value)
-            if not entry.bare and (entry.ttl is not None or entry.headers):
-                self.adorned.add(entry.key)
+            if not entry.bare:
+                self._note_headers(entry)
+
+    def _note_headers(self, entry: Entry) -> None:
+        if entry.ttl is not None or entry.headers:
+            self.adorned.add(entry.key)
+        if entry.ttl == NEVER:
+            self.lasting.add(entry.key)
 
 
 async def read_bucket(

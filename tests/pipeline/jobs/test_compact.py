@@ -1,6 +1,7 @@
 """Compactions: the bucket restored from its captured changes, in a folder without other content."""
 
 import asyncio
+import math
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -114,6 +115,7 @@ def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark):
     entry("pushed out", 50, ttl=10.0)
     entry("pushed out", 49, ttl=10.0)
     entry("deleted", 5, operation="DEL")
+    entry("lasting", 500, ttl=math.inf)
     columns = "key string, value binary, revision bigint, created timestamp, operation string, ttl double, " + (
         "headers map<string, string>"
     )
@@ -124,10 +126,17 @@ def test_expired_keys_are_left_out_and_uncover_what_was_before_them(spark):
         assert len({row["key"] for row in found}) == len(found)
         return {row["key"]: row["revision"] for row in found if row["operation"] == "PUT"}
 
-    assert left(max_msgs_per_subject=1, allow_msg_ttl=True) == {"plain": 1, "fresh": 7}
-    assert left(max_msgs_per_subject=2, allow_msg_ttl=True) == {"plain": 1, "uncovered": 2, "fresh": 7}
-    assert left(max_msgs_per_subject=3, allow_msg_ttl=True) == {"plain": 1, "uncovered": 2, "pushed out": 3, "fresh": 7}
-    assert left(max_msgs_per_subject=1, max_age=395 * 10**9) == {"fresh": 7}
+    lasting = {"lasting": len(rows)}
+    assert left(max_msgs_per_subject=1, allow_msg_ttl=True) == lasting | {"plain": 1, "fresh": 7}
+    assert left(max_msgs_per_subject=2, allow_msg_ttl=True) == lasting | {"plain": 1, "uncovered": 2, "fresh": 7}
+    assert left(max_msgs_per_subject=3, allow_msg_ttl=True) == {
+        "plain": 1,
+        "uncovered": 2,
+        "pushed out": 3,
+        "fresh": 7,
+        "lasting": 13,
+    }
+    assert left(max_msgs_per_subject=1, max_age=395 * 10**9) == lasting | {"fresh": 7}
 
 
 async def living_entries(server: Server, bucket: str) -> Mapping[str, tuple[bytes, int]]:

@@ -60,16 +60,18 @@ async def test_bucket_is_loaded_under_another_name(pipeline, fill, raw, client, 
     values["large"] = bytes(range(256)) * 4000  # with its headers not above a megabyte
     bucket = fill(values, max_msgs_per_subject=3, description="orders", allow_msg_ttl=True)
     raw.put(bucket, "short", b"lived", {"Nats-TTL": "1h", "Mine": "x: 1, 2"})
+    raw.put(bucket, "lasting", b"lived", {"Nats-TTL": "never"})
     pipeline.export(bucket)
     copy = unique()
     loaded = pipeline.load(copy, create=True)
-    assert (loaded.created, loaded.written, loaded.unchanged, loaded.rejected) == (True, len(values) + 1, 0, 0)
+    assert (loaded.created, loaded.written, loaded.unchanged, loaded.rejected) == (True, len(values) + 2, 0, 0)
     assert sorted(await entries(client, copy)) == sorted(await entries(client, bucket))
     assert 3500 < (await client.bucket(copy).get("short")).ttl.total_seconds() <= 3600  # type: ignore[union-attr]
+    assert (await client.bucket(copy).get("lasting")).ttl == kvctl.NEVER
     config = (await client.bucket(copy).status()).config
     assert (config["description"], config["max_msgs_per_subject"]) == ("orders", 3)
     again = pipeline.load(copy, create=True)
-    assert (again.created, again.written, again.unchanged) == (False, 0, len(values) + 1)
+    assert (again.created, again.written, again.unchanged) == (False, 0, len(values) + 2)
 
 
 @pytest.mark.guarantee("pipeline-24")

@@ -84,6 +84,7 @@ def test_rows_that_were_read_can_be_written_back(spark, server, fill, write, raw
     raw.put(bucket, "k3", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "k4", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     raw.put(bucket, "k5", b"short", {"Nats-TTL": "3600"})
+    raw.put(bucket, "k6", b"lasting", {"Nats-TTL": "never"})
 
     def history(name: str) -> DataFrame:
         columns = "key,value,revision,operation,headers,ttl"

@@ -246,3 +246,13 @@ async def test_only_writes_between_plan_and_last_change_count_as_others(reposito
     done = await roll_out(repository, commit, bucket)
     assert (done.done, done.written_by_others) == (1, [])
     assert (await roll_out(repository, commit, bucket)).written_by_others == []
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_checkout_keeps_keys_that_never_expire(repository, client, bucket_name, atomic):
+    bucket = await client.create_bucket(bucket_name, atomic=atomic, marker_ttl=timedelta(seconds=1))
+    await bucket.create("k", b"old", ttl=kvctl.NEVER)
+    ref = await committed(repository, {"k": b"new", "other": b"new"})
+    await roll_out(repository, ref, bucket)
+    found = await bucket.get_many(["k", "other"])
+    assert [(entry.value, entry.ttl) for entry in found if entry] == [(b"new", kvctl.NEVER), (b"new", None)]
