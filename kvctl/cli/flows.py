@@ -1,48 +1,114 @@
 """Flows that commands share: an edit, a creation, a confirmed deletion, a dry run, and the result of each."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kvctl.cli.app.session import Session
-from kvctl.jetstream import config_diff
+from kvctl.jetstream import config_diff, config_text, stream_info
+from kvctl.phrases import joined
+from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import columns
+from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 from kvctl.topology.hazards import hazards
+from kvctl.topology.plan import description
 from kvctl.topology.survey import graph
 
+_STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
 
-def show_result(
-    session: Session, row: dict[str, Any], text: str, *, always: bool = False, name: str | None = None
-) -> None:
-    """Print a result: the row with `--output`, else a note on a terminal, with `always` also in a pipe.
+
+def show_result(session: Session, row: dict[str, Any], text: str, *, name: str | None = None) -> None:
+    """Print a result: as a sentence, or the row with `--output` or `--columns`.
 
     `-o name` prints the field `name`, by default the first.
     """
-    if session.options.output:
+    if session.options.output or session.options.columns:
         session.show(document(row, name=name or next(iter(row))))
     else:
-        session.note(text, always=always)
+        session.result(text)
 
 
 def show_creation(session: Session, what: str, row: dict[str, Any], *, created: bool, name: str | None = None) -> None:
     """Print the result of a creation of `what`, a kind and a name; or that it exists with this configuration."""
     text = f"Created {what}" if created else f"{what[:1].upper()}{what[1:]} already exists with this configuration"
-    show_result(session, {**row, "changed": created}, text, always=not created, name=name)
+    show_result(session, {**row, "changed": created}, text, name=name)
 
 
 def show_sealed(session: Session, kind: str, name: str, *, changed: bool, dry_run: bool) -> None:
     """Print the result of `bucket seal` and `table seal`."""
-    done = f"Would seal {kind} `{name}`" if dry_run else f"Sealed {kind} `{name}`"
-    text = done if changed else f"{kind.capitalize()} `{name}` is already sealed"
-    show_result(session, {"name": name, "sealed": True, "changed": changed}, text, always=dry_run or not changed)
+    row, what = {"name": name, "sealed": True, "changed": changed}, f"{kind} `{name}`"
+    if changed and dry_run:
+        show_planned(session, "change", what, document(row, name="name"), [("sealed", "no → yes, permanently")])
+    else:
+        show_result(session, row, f"Sealed {what}" if changed else f"{kind.capitalize()} `{name}` is already sealed")
 
 
-def show_config(session: Session, config: Mapping[str, Any], needed: "Iterable[hazards.Hazard]" = ()) -> None:
-    """Print the configuration that a dry run would write, as JSON unless `--output` is given, and its hazards."""
-    if session.options.output is None:
-        session.output = "json"
-    session.show(document(config))
+def show_planned(
+    session: Session,
+    action: str,
+    what: str,
+    view: View,
+    fields: Sequence[tuple[str, str]] = (),
+    remarks: Iterable[str] = (),
+    needed: "Iterable[hazards.Hazard]" = (),
+) -> None:
+    """Print what a dry run found: as a plan does, or the view with `--output`; then the hazards.
+
+    `what` is a kind and a name, `fields` and `remarks` are those of `change_lines`.
+    """
+    if session.options.output or session.options.columns:
+        session.show(view)
+    else:
+        lines = change_lines(action, what, fields, remarks, colored=session.terminal.colored)
+        session.write(utf8("".join(f"{line}\n" for line in lines)))
     warn_of_hazards(session, needed)
+
+
+def change_lines(
+    action: str, what: str, fields: Sequence[tuple[str, str]], remarks: Iterable[str], *, colored: bool
+) -> Iterator[str]:
+    """Yield the lines of a change: its sign and what it changes, below them aligned fields, and effects."""
+    sign = description.SIGNS[action]
+    yield paint(escape(f"{sign} {what}"), _STYLES[action] if colored else "")
+    widest = max((len(field) for field, _ in fields), default=0)
+    yield from (f"    {escape(field):{widest}}  {escape(text)}" for field, text in fields)
+    yield from (f"    {escape(text)}" for text in remarks)
+
+
+def show_config(
+    session: Session,
+    what: str,
+    config: dict[str, Any],
+    needed: "Iterable[hazards.Hazard]" = (),
+    *,
+    live: "stream_info.StreamInfo | None" = None,
+    schema: "config_text.Schema | None" = None,
+    remarks: Iterable[str] = (),
+) -> None:
+    """Print the bucket or replica that a dry run would create, or make of `live`, and its hazards.
+
+    With `schema` it is a plain stream or a consumer.
+    """
+    if schema is not None:
+        show_planned(session, "create", what, document(config), _lines(config_diff.differences({}, config, schema)))
+        return
+    change = description.of_stream(config, live)
+    lines, effects = _lines(description.differences(change)), [*description.remarks(change), *remarks]
+    show_planned(session, str(change.action), what, document(config), lines, effects, needed)
+
+
+def show_deletion(
+    session: Session,
+    what: str,
+    row: dict[str, Any],
+    effect: str,
+    readers: "Iterable[graph.Dependent]" = (),
+    *,
+    name: str | None = None,
+) -> None:
+    """Print what a dry run would delete, and the streams that replicate from it."""
+    remarks = [effect, *(f"{_reader(item)} replicates from it, and would stop" for item in readers)]
+    show_planned(session, "delete", what, document(row, name=name or next(iter(row))), remarks=remarks)
 
 
 def warn_of_hazards(session: Session, needed: "Iterable[hazards.Hazard]") -> None:
@@ -69,17 +135,20 @@ async def edit(
 
     `what` is a kind and a name. Raises HazardRefused with `refusal`.
     """
-    if dry_run:
-        session.show(_differences_view(found, empty, worded=session.output == "table"))
-        warn_of_hazards(session, needed)
+    if dry_run and not found and not session.options.output:
+        session.result(empty)
         return
-    for difference in found:
-        session.note(str(difference), always=True)
+    if dry_run:
+        view = _differences_view(found, empty, worded=session.output == "table")
+        show_planned(session, "change", what, view, _lines(found), needed=needed)
+        return
+    if found and not session.options.output and not session.options.quiet:
+        show_planned(session, "change", what, _differences_view(found, empty, worded=True), _lines(found))
     hazards.refuse(needed, force, refusal)
     if found:
         await apply()
     row |= {"changed": bool(found), "differences": [_plain(item) for item in found]}
-    show_result(session, row, f"Changed {what}" if found else f"No changes to {what}", always=not found, name=name)
+    show_result(session, row, f"Changed {what}" if found else f"No changes to {what}", name=name)
 
 
 async def confirm_named(
@@ -91,16 +160,21 @@ async def confirm_named(
     confirm: str | None,
     simple: str,
     typed: str,
+    consequence: str,
     replicates: bool = False,
 ) -> None:
     """Ask before a deletion: for the name if other streams replicate from it, or with `replicates`, else y/N.
 
-    `simple` and `typed` are the texts of these questions. Raises Cancelled, UsageError.
+    `simple` and `typed` are the texts of these questions; in a pipe, the hint names the way out and the `consequence`.
+    Raises Cancelled, UsageError.
     """
     for item in readers:
         session.note(_replicated(name, item), always=True)
     if readers or replicates or confirm is not None:
-        await session.confirm(typed, typed_name=name, confirmed=confirm)
+        known = [item for item in readers if item.upstream is not None]
+        first = joined(_reader(item) for item in known) if known and not replicates else ""
+        hint = f"Add `--confirm {name}`{f', or delete {first} first' if first else ''}. {consequence}"
+        await session.confirm(typed, typed_name=name, confirmed=confirm, hint=hint)
     else:
         await session.confirm(simple, yes=yes)
 
@@ -110,6 +184,10 @@ def _differences_view(found: "Sequence[config_diff.Difference]", empty: str, *, 
     if worded:
         rows = [{**row, "before": item.words[0], "after": item.words[1]} for row, item in zip(rows, found, strict=True)]
     return View(columns=columns("field before after"), rows=rows, name="field", empty=empty)
+
+
+def _lines(found: "Iterable[config_diff.Difference]") -> list[tuple[str, str]]:
+    return [line for item in found for line in description.difference_lines(item)]
 
 
 def _plain(item: "config_diff.Difference") -> dict[str, Any]:
@@ -122,3 +200,7 @@ def _replicated(name: str, item: "graph.Dependent") -> str:
         return f"Stream `{item.node.stream}` does not answer and may replicate `{name}`"
     text = f"{item.node.kind.capitalize()} `{item.node.name}` replicates `{name}`"
     return text if item.last_revision is not None else f"{text} (offline)"
+
+
+def _reader(item: "graph.Dependent") -> str:
+    return f"{item.node.kind} `{item.node.name}`"

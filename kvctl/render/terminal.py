@@ -10,7 +10,7 @@ from typing import NamedTuple, TextIO
 
 from kvctl.deferred import pattern
 from kvctl.errors import KvctlError, UsageError
-from kvctl.render.escapes import escape, escape_unicode
+from kvctl.render.escapes import escape, escape_unicode, utf8
 
 COLORS = ("auto", "always", "never")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -116,6 +116,12 @@ class Terminal:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def result(self, text: str) -> None:
+        """Print the result of a command as a sentence on stdout, wrapped on a terminal; never with `-q`."""
+        if not self.quiet:
+            text = _named(text, colored=self.colored)
+            self.write(utf8(f"{_wrapped(text, self.width) if self.is_terminal else text}\n"))
+
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a note on a terminal's stderr, with `always` in pipes too; never with `-q`, nor among documents."""
         if (self.speaks or (always and not self.documents)) and not self.quiet:
@@ -151,28 +157,34 @@ class Terminal:
             sys.stderr.flush()
 
     def question(
-        self, text: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+        self,
+        text: str,
+        *,
+        yes: bool = False,
+        typed_name: str | None = None,
+        confirmed: str | None = None,
+        hint: str | None = None,
     ) -> "Question | None":
         """Return the confirmation prompt, y/N or a name to type, or None if options confirm it.
 
-        Raises UsageError if the terminal is not interactive.
+        Raises UsageError if the terminal is not interactive, for a name with the hint.
         """
         if typed_name is not None:
-            return self._question_for_name(text, typed_name, confirmed)
+            return self._question_for_name(text, typed_name, confirmed, hint)
         if yes:
             return None
         if not self.interactive:
             raise UsageError("`--yes` is required when input is not a terminal", hint=f"Add `--yes` to confirm: {text}")
         return Question(f"{text} [y/N] ", ("y", "Y", "yes", "Yes", "YES"))
 
-    def _question_for_name(self, text: str, name: str, confirmed: str | None) -> "Question | None":
+    def _question_for_name(self, text: str, name: str, confirmed: str | None, hint: str | None) -> "Question | None":
         if confirmed is not None and confirmed != name:
             raise UsageError(f"`--confirm {confirmed}` does not match `{name}`")
         if confirmed is not None:
             return None
         if not self.interactive:
-            raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=text)
-        return Question(f"{text}\nType `{name}` to confirm: ", (name,))
+            raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=hint or text)
+        return Question(f"{text}\nType `{name}` to confirm (`--yes` does not answer this): ", (name,))
 
     def answer(self, prompt: str) -> str:
         """Prompt and return the typed line, stripped. Blocks the calling thread."""
@@ -209,17 +221,27 @@ class Terminal:
         """Wrap at spaces to the width of a terminal; elsewhere a message is one line for `grep`."""
         if not self.speaks:
             return text
-        from kvctl.render.widths import wrapped
-
         try:
             width = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns
         except (OSError, ValueError):
             width = 0
-        return wrapped(text, max(width or 80, _NARROWEST), indent)
+        return _wrapped(text, width, indent)
 
     def _painted(self, word: str, style: str) -> str:
         return paint(word, style) if self.colored_messages else word
 
     def _named(self, text: str) -> str:
-        text = escape(text, keep="\n")
-        return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if self.colored_messages else text
+        return _named(text, colored=self.colored_messages)
+
+
+def _named(text: str, *, colored: bool) -> str:
+    """Escape a message, and colour the names in it."""
+    text = escape(text, keep="\n")
+    return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if colored else text
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> str:
+    """Wrap a message at spaces; a width of 0 is unknown."""
+    from kvctl.render.widths import wrapped
+
+    return wrapped(text, max(width or 80, _NARROWEST), indent)

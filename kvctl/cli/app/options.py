@@ -345,7 +345,7 @@ def deletes(named: str, missing: type[NotFoundError] = NotFoundError) -> Callabl
                 if session.options.output:
                     session.show(document({"name": arguments[named].rpartition("@")[2], "changed": False}))
                 else:
-                    session.note(error.message)
+                    session.result(error.message)
 
         own = signature(function)
         option = Parameter("ignore_missing", Parameter.KEYWORD_ONLY, default=False, annotation=IgnoreMissing)

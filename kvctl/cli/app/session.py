@@ -147,6 +147,11 @@ class Session:
             data = text.encode() + (b"" if text.endswith("\n") else b"\n")
         self.write(data)
 
+    def result(self, text: str) -> None:
+        """Print the result of a command as a sentence, on a terminal and in a pipe, never with `-q`."""
+        with self.terminal.blocking():
+            self.terminal.result(text)
+
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a note on a terminal's stderr, with `always` in pipes too, never with `-q`."""
         self.terminal.note(text, always=always)
@@ -156,13 +161,20 @@ class Session:
         self.terminal.warn(text)
 
     async def confirm(
-        self, question: str, *, yes: bool = False, typed_name: str | None = None, confirmed: str | None = None
+        self,
+        question: str,
+        *,
+        yes: bool = False,
+        typed_name: str | None = None,
+        confirmed: str | None = None,
+        hint: str | None = None,
     ) -> None:
         """Ask before destruction: y/N, or for `typed_name` to be typed; `confirmed` is the value of `--confirm`.
 
-        Connections stay alive during the prompt. Raises CancelledByUser, or UsageError without a terminal.
+        Connections stay alive during the prompt. Raises CancelledByUser, or UsageError without a terminal, for a name
+        with the hint.
         """
-        asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed)
+        asked = self.terminal.question(question, yes=yes, typed_name=typed_name, confirmed=confirmed, hint=hint)
         if asked is not None and not asked.accepts(await in_thread(lambda: self.terminal.answer(asked.prompt))):
             raise CancelledByUser("Cancelled")
 

@@ -78,7 +78,9 @@ async def copy(
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
-        show_config(session, copy_bucket.copied_config(binding.info["config"], target, changes))
+        wanted = copy_bucket.copied_config(binding.info["config"], target, changes)
+        remarks = [f"copies {counted(await _entries_of(source, data) or 0, 'entry')} of `{bucket}`"] if data else []
+        show_config(session, f"bucket `{target}`", wanted, remarks=remarks)
         return
     with session.progress(f"Copying {bucket}", await _entries_of(source, data), unit="entries") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
@@ -90,7 +92,7 @@ async def copy(
         if changed
         else f"Bucket `{target}` already exists with the configuration of `{bucket}`"
     )
-    show_result(session, row, text, always=not changed)
+    show_result(session, row, text)
 
 
 @command(
@@ -170,9 +172,11 @@ async def compact(
         messages = await compaction.remove(source, found, progress.advance)
     row = {"name": bucket, "deleted": len(found.entries), "messages": messages, "kept": len(found.kept)}
     text = f"Removed {counted(len(found.entries), 'deleted key')} ({counted(messages, 'message')} in total)"
-    show_result(session, row, text, always=True)
-    if session.output == "tsv" and session.options.output is None:
+    if session.output == "tsv":
+        session.note(text, always=True)
         session.show(document(row))
+    else:
+        show_result(session, row, text)
 
 
 @command(

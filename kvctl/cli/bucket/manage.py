@@ -27,12 +27,12 @@ from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import stream_info, streams
 from kvctl.kv import catalog, config, names, stream_kind
-from kvctl.phrases import counted
-from kvctl.render.view import document
+from kvctl.phrases import counted, joined
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards
 from kvctl.topology.health import overview
 from kvctl.topology.survey import graph, inventory
+from kvctl.units import format_size
 
 group(
     "bucket",
@@ -84,7 +84,7 @@ async def add(
     api = (await session.client()).api
     if dry_run:
         if await catalog.existing(api, wanted) is None:
-            flows.show_config(session, wanted)
+            flows.show_config(session, f"bucket `{name}`", wanted)
             return
         made = None
     else:
@@ -282,7 +282,8 @@ async def delete(
         "dependents": None if dependents is None else [details.dependent_row(item) for item in dependents],
     }
     if dry_run:
-        session.show(document(result))
+        effect = f"deletes {_contents(status)}"
+        flows.show_deletion(session, _named(status, bucket), result, effect, dependents or ())
         return
     stream_kind.refuse(status.config, forcible=False)
     hazards.refuse(graph.unknown(dependents or ()), force, f"`{bucket}` was not deleted")
@@ -318,18 +319,33 @@ async def _confirm_deletion(
     yes: bool,
     confirm: str | None,
 ) -> None:
-    what, count = _named(status, name), status.values
+    what, holds = _named(status, name), counted(status.values, "entry")
     details.remark(session, status)
     if dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
-    holds, readers = counted(count, "entry"), dependents or ()
-    simple, typed = f"Delete {what} with {holds}?", f"Deleting {what} removes {holds}"
-    await flows.confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
+    simple, typed = f"Delete {what} with {holds}?", f"This deletes {what} with {holds}"
+    await flows.confirm_named(
+        session,
+        name,
+        dependents or (),
+        yes=yes,
+        confirm=confirm,
+        simple=simple,
+        typed=typed,
+        consequence=f"{holds} will be removed",
+    )
+
+
+def _contents(status: "config.BucketStatus") -> str:
+    copy = "a copy of " if stream_info.sources_of(status.config) and not status.config.get("subjects") else ""
+    return f"{copy}{counted(status.values, 'entry')} ({format_size(status.bytes)})"
 
 
 def _named(status: "config.BucketStatus", name: str) -> str:
     sources = stream_info.sources_of(status.config)
-    origins = ", ".join(f"`{source['name'].removeprefix('KV_')}`" for source in sources)
+    origins = [f"`{origin}`" for origin in dict.fromkeys(map(hazards.name_of, sources))]
     kind = str(status.kind)
     word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
-    return f"{word} `{name}`" + (f" of {origins}" if origins else "")
+    if not origins:
+        return f"{word} `{name}`"
+    return f"{word} `{name}` " + (f"(from {joined(origins)})" if kind == "aggregate" else f"of {joined(origins)}")

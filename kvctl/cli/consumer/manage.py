@@ -21,7 +21,7 @@ from kvctl.cli.app.options import (
     option,
 )
 from kvctl.cli.app.session import Session
-from kvctl.cli.flows import show_config, show_creation, show_result
+from kvctl.cli.flows import show_config, show_creation, show_deletion, show_planned, show_result
 from kvctl.cli.records import CONSUMER
 from kvctl.cli.stream.options import (
     ConfigFile,
@@ -38,7 +38,7 @@ from kvctl.cli.stream.options import (
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import config_diff, config_text, direct_get, edits, multi_get, streams
 from kvctl.jetstream.consumers import admin
-from kvctl.phrases import quoted
+from kvctl.phrases import counted, quoted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, age_text, document, duration_text
 from kvctl.units import duration_from_ns, duration_ns, duration_seconds, format_time, parse_time, parse_utc
@@ -231,7 +231,10 @@ async def delete(
     row: dict[str, Any] = {"stream": stream, "name": consumer}
     if dry_run:
         info = await target.read()
-        session.show(document({**row, "ack_pending": info["num_ack_pending"], "pending": info["num_pending"]}))
+        waiting, unacknowledged = info["num_pending"], info["num_ack_pending"]
+        effect = f"drops its position: {counted(waiting, 'message')} not delivered, {unacknowledged:,} not acknowledged"
+        row |= {"ack_pending": unacknowledged, "pending": waiting}
+        show_deletion(session, f"consumer `{consumer}` of stream `{stream}`", row, effect, name="name")
         return
     await edits.delete(target)
     show_result(session, {**row, "changed": True}, f"Deleted consumer `{consumer}` of stream `{stream}`", name="name")
@@ -297,7 +300,7 @@ async def _add(
     target = admin.target((await session.client()).api, stream, name)
     if dry_run:
         if await edits.existing(target, wanted) is None:
-            show_config(session, wanted)
+            show_config(session, f"consumer `{name}` of stream `{stream}`", wanted, schema=config_text.CONSUMER)
             return
         created = False
     else:
@@ -364,9 +367,14 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     else:
         await handle.pause(end_ns)
     until = format_time(end_ns) if end_ns is not None else None
-    text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
-    text = f"Would have {text[0].lower()}{text[1:]}" if dry_run else text
     row = {"stream": stream, "name": consumer, "paused": until is not None, "until": until}
+    if dry_run:
+        paused = [("paused", f"until {until}" if until else "no")]
+        show_planned(
+            session, "change", f"consumer `{consumer}` of stream `{stream}`", document(row, name="name"), paused
+        )
+        return
+    text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
     show_result(session, row, text, name="name")
 
 

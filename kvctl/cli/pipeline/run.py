@@ -125,7 +125,7 @@ async def commit(
         work = partial(commit_job.rehearse, source=source, options=options, branch=place.ref)
         rows = await run_job(session, target, f"Checking rows for {place}", work)
         row = {"repository": place.repository, "branch": place.ref, "rows": rows}
-        show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`", always=True)
+        show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`")
         return
     job = partial(commit_job.commit, source=source, options=options, branch=place.ref, message=message, meta=named)
     left = f"Interrupted: `{place}` was not changed; run the command again"

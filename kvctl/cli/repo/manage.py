@@ -9,7 +9,7 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import Confirm, DryRun, NewName, Yes, argument, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
-from kvctl.cli.flows import show_config, show_result
+from kvctl.cli.flows import show_config, show_deletion, show_result
 from kvctl.cli.records import ANY, CHANGE, COMMIT, REPOSITORY, REPOSITORY_CHANGE, REPOSITORY_DELETION, REPOSITORY_ROW
 from kvctl.cli.repo import views
 from kvctl.cli.repo.checkout import FromBucket, begin_with, live_bucket
@@ -68,7 +68,8 @@ async def init(
         raise UsageError("The author must not be empty")
     bucket = await live_bucket(session, source)
     if dry_run:
-        show_config(session, wanted)
+        remarks = [f"records bucket `{bucket.name}`"] if bucket is not None else []
+        show_config(session, f"repository `{name}`", wanted, remarks=remarks)
         return
     repository, fresh = await repositories.create(await writable(session), config, author=author)
     begun = bucket is not None and await begin_with(session, repository, bucket)
@@ -79,7 +80,7 @@ async def init(
         text += f"`kvctl branch create {name}@main --from {newest}`"
     if not fresh and bucket is not None:
         text += f"; {'recorded' if begun else 'did not record'} bucket `{bucket.name}`"
-    show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text, always=not fresh)
+    show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text)
 
 
 @command("repo ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"], prints=(REPOSITORY_ROW,))
@@ -137,7 +138,7 @@ async def delete(
     mirrors = [item.node.name for item in dependents if item.node.kind != stream_kind.Kind.UNKNOWN]
     row = {"name": name, "stream": found.stream, "dependents": [{"name": mirror} for mirror in mirrors]}
     if dry_run:
-        show_result(session, row, f"Would delete repository `{name}`", always=True)
+        show_deletion(session, f"repository `{name}`", row, "deletes all its branches and commits", dependents)
         return
     for mirror in mirrors:
         session.note(f"Mirror `{mirror}` replicates from `{name}`", always=True)
@@ -145,7 +146,8 @@ async def delete(
         session.warn(f"Offline streams that may be mirrors of `{name}`: {', '.join(silent)}")
     question = f"Delete repository `{name}` with all its branches and commits?"
     if dependents or confirm is not None:
-        await session.confirm(question, typed_name=name, confirmed=confirm)
+        hint = f"Add `--confirm {name}`. All its branches and commits will be removed"
+        await session.confirm(question, typed_name=name, confirmed=confirm, hint=hint)
     else:
         await session.confirm(question, yes=yes)
     await catalog.delete(api, name)

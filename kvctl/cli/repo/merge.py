@@ -232,7 +232,7 @@ async def _reset_staged(
     keys = [{"key": one} for one in dropped]
     row = {"repository": place.repository, "branch": place.ref, "keys": keys, "changed": bool(dropped)}
     idle = f"Nothing {'matching ' if key or prefix else ''}is staged on `{place}`"
-    show_result(session, row, done if dropped else idle, always=dry_run or not dropped)
+    show_result(session, row, done if dropped else idle)
 
 
 async def _reset_hard(session: Session, repository: "kvctl.Repository", place: "At", ref: str, dry_run: bool) -> None:

@@ -7,7 +7,7 @@ import kvctl
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import DryRun, Unasked, Yes, deletes
 from kvctl.cli.app.session import Session
-from kvctl.cli.flows import show_result
+from kvctl.cli.flows import show_deletion, show_planned, show_result
 from kvctl.cli.records import BRANCH, BRANCH_DELETION, BRANCH_ROW, CHANGE, REF_CHANGE, TAG, TAG_ROW
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
@@ -126,13 +126,13 @@ async def _create(session: Session, place: At, ref: str, kind: str, hint: str, *
     if found is None and not dry_run and not await create(place.ref, commit):
         found = commit
     row = {"name": place.ref, "repository": place.repository, "commit": commit, "changed": found is None}
+    what, at = f"{kind} `{place.ref}` of `{place.repository}`", f"commit `{short(commit)}`"
     if found is not None:
-        text = f"{kind.capitalize()} `{place.ref}` already exists at this commit"
-    elif kind == "branch":
-        text = f"{'Would create' if dry_run else 'Created'} branch `{place.ref}` at `{short(commit)}`"
+        show_result(session, row, f"{what[:1].upper()}{what[1:]} already exists at {at}")
+    elif dry_run:
+        show_planned(session, "create", what, document(row, name="name"), remarks=[f"at {at}"])
     else:
-        text = f"{'Would tag' if dry_run else 'Tagged'} `{short(commit)}` as `{place.ref}`"
-    show_result(session, row, text, always=dry_run or found is not None)
+        show_result(session, row, f"Created {what} at {at}")
 
 
 @command(
@@ -153,10 +153,14 @@ async def branch_delete(session: Session, at: AtBranch, yes: Yes = False, dry_ru
     repository = await open_branch(session, place, write=not dry_run)
     status = await repository.status(place.ref)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
-    what = f"branch `{place.ref}` of `{place.repository}`{staged}, at commit `{short(status.commit)}`"
+    named, commit = f"branch `{place.ref}` of `{place.repository}`", f"commit `{short(status.commit)}`"
+    what = f"{named}{staged}, at {commit}"
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     if dry_run:
-        show_result(session, row, f"Would delete {what}", always=True)
+        effect = (
+            f"deletes {counted(len(status.changes), 'staged change')}" if status.changes else "has no staged changes"
+        )
+        show_deletion(session, named, row, f"{effect}; {commit} remains while another ref reaches it")
         return
     if session.interactive:
         await session.confirm(f"Delete {what}?", yes=yes)
@@ -232,8 +236,11 @@ async def tag_delete(session: Session, at: AtTag, yes: Unasked = False, dry_run:
     if not dry_run:
         await repository.delete_tag(place.ref)
     row = {"name": place.ref, "repository": place.repository, "commit": commit}
-    text = f"{'Would delete' if dry_run else 'Deleted'} tag `{place.ref}`, at commit `{short(commit)}`"
-    show_result(session, row if dry_run else {**row, "changed": True}, text, always=dry_run)
+    what, at = f"tag `{place.ref}` of `{place.repository}`", f"at commit `{short(commit)}`"
+    if dry_run:
+        show_deletion(session, what, row, at)
+    else:
+        show_result(session, {**row, "changed": True}, f"Deleted {what}, {at}")
 
 
 async def _commit_of(repository: "kvctl.Repository", place: "At") -> str:

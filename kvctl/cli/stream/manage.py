@@ -9,7 +9,7 @@ from kvctl.cli.app.options import Confirm, DryRun, Force, Yes, argument, deletes
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.details import cluster_row, dependent_row, servers_view
 from kvctl.cli.facts import of_stream, row_of
-from kvctl.cli.flows import confirm_named, show_config, show_creation, show_result
+from kvctl.cli.flows import confirm_named, show_config, show_creation, show_deletion, show_planned, show_result
 from kvctl.cli.records import ANY, CHANGE, DIFFERENCE, STREAM, STREAM_DELETION, STREAM_EDIT, STREAM_PURGE, STREAM_ROW
 from kvctl.cli.stream.options import (
     ConfigFile,
@@ -26,7 +26,7 @@ from kvctl.errors import NoResponders, RequestTimeout, UsageError
 from kvctl.jetstream import config_diff, config_text, edits, streams
 from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states, sources_of
 from kvctl.kv import stream_kind
-from kvctl.phrases import counted
+from kvctl.phrases import counted, joined
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, age_text, document
 from kvctl.topology.apply import edit as apply_edit
@@ -136,7 +136,7 @@ async def create(
     target = edits.stream(api, name)
     if dry_run:
         if await edits.existing(target, wanted) is None:
-            show_config(session, wanted)
+            show_config(session, f"stream `{name}`", wanted, schema=config_text.STREAM)
             return
         created = False
     else:
@@ -229,13 +229,16 @@ async def delete(
         "consumers": state.get("consumer_count", 0),
         "dependents": [dependent_row(item) for item in readers],
     }
-    if dry_run:
-        session.show(document(row))
-        return
     holds = f"{counted(state['messages'], 'message')} and {counted(row['consumers'], 'consumer')}"
+    if dry_run:
+        show_deletion(session, f"stream `{stream}`", row, f"deletes {holds}", readers)
+        return
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not deleted")
-    simple, typed = f"Delete stream `{stream}` with {holds}?", f"Deleting stream `{stream}` removes {holds}"
-    await confirm_named(session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
+    simple, typed = f"Delete stream `{stream}` with {holds}?", f"This deletes stream `{stream}` with {holds}"
+    consequence = f"{holds} will be removed"
+    await confirm_named(
+        session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed, consequence=consequence
+    )
     await edits.delete(edits.stream(api, stream))
     show_result(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
@@ -280,20 +283,32 @@ async def purge(
     stream_kind.refuse(info["config"], force or ())
     client = await session.client()
     readers = await inventory.dependents(client.api, stream)
-    count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes else 0
+    count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes or confirm is None else 0
+    purged = f"{'up to ' if sequence else ''}{counted(count, 'message')}"
     if dry_run:
         row = {"name": stream, "messages": count, "dependents": [dependent_row(item) for item in readers]}
-        session.show(document(row))
+        kept = [f"{item.node.kind} `{item.node.name}` keeps its copy" for item in readers]
+        remarks = [f"purges {purged} of {info['state']['messages']:,}", *kept]
+        show_planned(session, "change", f"stream `{stream}`", document(row), remarks=remarks)
         return
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not purged")
-    question = f"Purge {'up to ' if sequence else ''}{counted(count, 'message')} of stream `{stream}`?"
+    question = f"Purge {purged} of stream `{stream}`?"
     sources = sources_of(info["config"])
-    for source in sources:
-        origin = source["name"].removeprefix("KV_")
-        session.note(f"`{stream}` replicates from `{origin}`: purged messages do not return", always=True)
-    typed = f"Purging stream `{stream}`"
+    if sources:
+        origins = joined(f"`{name}`" for name in dict.fromkeys(map(hazards.name_of, sources)))
+        repair = f"`kvctl topology audit {hazards.name_of(info['config'])} --repair`"
+        text = f"`{stream}` replicates from {origins}: purged messages return only with {repair}"
+        session.note(text, always=True)
     await confirm_named(
-        session, stream, readers, yes=yes, confirm=confirm, simple=question, typed=typed, replicates=bool(sources)
+        session,
+        stream,
+        readers,
+        yes=yes,
+        confirm=confirm,
+        simple=question,
+        typed=f"This purges {purged} of stream `{stream}`",
+        consequence=f"{purged[:1].upper()}{purged[1:]} will be purged",
+        replicates=bool(sources),
     )
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, Force, argument, flag, moment, number, option, size
 from kvctl.cli.app.session import Session
-from kvctl.cli.flows import show_result
+from kvctl.cli.flows import show_planned, show_result
 from kvctl.cli.keys.arguments import Encoding
 from kvctl.cli.records import MESSAGE_DELETION, STORED_MESSAGE, SUBJECT
 from kvctl.cli.stream.message_rows import Rows, stored_view
@@ -17,7 +17,7 @@ from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.kv import stream_kind
 from kvctl.render.fields import columns
-from kvctl.render.view import Row, View
+from kvctl.render.view import Row, View, document
 
 Sequence_ = Annotated[int | None, argument("SEQ", "Sequence of the message, or of the first one")]
 
@@ -131,8 +131,11 @@ async def delete_message(
         await streams.delete_message(api, stream, sequence, erase=erase)
     elif await direct_get.from_leader(api, stream, seq=sequence) is None:
         raise NotFoundError(f"Stream `{stream}` has no message {sequence}")
-    done = "Would delete" if dry_run else "Deleted"
-    show_result(session, row, f"{done} message {sequence} of stream `{stream}`")
+    what = f"message {sequence} of stream `{stream}`"
+    if dry_run:
+        show_planned(session, "delete", what, document(row))
+    else:
+        show_result(session, row, f"Deleted {what}")
 
 
 def _check(request: "direct_get.DirectRequest", leader: bool) -> None:

@@ -9,13 +9,13 @@ from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import DryRun, Force, NewName, Yes, deletes, duration, flag, number
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
-from kvctl.cli.flows import show_config, show_result, show_sealed
+from kvctl.cli.flows import show_config, show_creation, show_deletion, show_planned, show_result, show_sealed
 from kvctl.cli.table import views
 from kvctl.cli.table.entries import TableName
 from kvctl.errors import RefusedError, UsageError
 from kvctl.kv import catalog
 from kvctl.phrases import counted
-from kvctl.render.view import View
+from kvctl.render.view import View, document
 from kvctl.tables import catalog as tables_catalog
 from kvctl.tables import config as tables_config
 from kvctl.tables import table as tables_table
@@ -62,12 +62,11 @@ async def create(
     config = kvctl.TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=settings)
     config.head(1)  # usage errors are raised before anything is sent
     if dry_run:
-        show_config(session, config.head(1))
+        show_config(session, f"table `{name}`", config.head(1))
         return
     found, fresh = await tables_catalog.create(await _writable(session), config)
-    text = f"Created table `{name}`" if fresh else f"Table `{name}` already exists with this configuration"
-    row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions, "changed": fresh}
-    show_result(session, row, text, always=not fresh)
+    row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions}
+    show_creation(session, f"table `{name}`", row, created=fresh)
 
 
 @command(
@@ -137,7 +136,7 @@ async def edit(
     await tables_catalog.apply_edit(await _writable(session), edits)
     changed = any(edit.differences for edit in edits)
     text = f"Changed table `{table}`" if changed else f"No changes to table `{table}`"
-    show_result(session, {"name": table, "changed": changed}, text, always=not changed)
+    show_result(session, {"name": table, "changed": changed}, text)
 
 
 @command(
@@ -181,9 +180,12 @@ async def compact(
     count = sum(len(one.entries) for one in found)
     if not dry_run:
         await opened.remove_markers(found)
-    text = f"{'Would remove' if dry_run else 'Removed'} {counted(count, 'marker')} from table `{table}`"
     row = {"name": table, "markers": count, "changed": bool(count) and not dry_run}
-    show_result(session, row, text, always=dry_run)
+    if dry_run:
+        removed = [f"removes {counted(count, 'marker')}"]
+        show_planned(session, "change", f"table `{table}`", document(row, name="name"), remarks=removed)
+    else:
+        show_result(session, row, f"Removed {counted(count, 'marker')} from table `{table}`")
 
 
 @command(
@@ -203,7 +205,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     found = await tables_catalog.find(api, table, incomplete=True)
     if dry_run:
         row = {"name": table, "streams": [{"name": stream} for stream in found.streams]}
-        show_result(session, row, f"Would delete table `{table}`", always=True)
+        show_deletion(session, f"table `{table}`", row, "deletes all its entries")
         return
     await session.confirm(f"Delete table `{table}` with all its entries?", yes=yes)
     await tables_catalog.delete(api, table)

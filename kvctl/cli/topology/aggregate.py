@@ -157,7 +157,7 @@ async def remove_origin(
     api = (await session.client()).api
     found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
-        show_config(session, found.after)
+        show_config(session, f"aggregate `{name}`", found.after, live=found.info)
     if found.mixed:
         session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` are kept: others wrote them, too")
     if found.contested:

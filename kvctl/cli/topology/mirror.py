@@ -143,7 +143,9 @@ async def promote(
     client = await session.client()
     found = await apply_edit.plan_promotion(client.api, name, bucket, delete_mirror=delete_mirror)
     if dry_run:
-        show_config(session, found.config, found.hazards)
+        remarks = [f"copies {counted(found.entries, 'entry')} of mirror `{name}`"]
+        remarks += [f"mirror `{name}` is deleted after the copy"] if delete_mirror else []
+        show_config(session, f"bucket `{bucket}`", found.config, found.hazards, remarks=remarks)
         return
     if delete_mirror:
         await _confirm_deletion(session, client.api, found, yes, confirm, force)
@@ -172,7 +174,9 @@ async def _confirm_deletion(
     if readers or confirm is not None or session.interactive:
         simple = f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?"
         typed = f"Mirror `{name}` is deleted after the copy"
-        await confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
+        await confirm_named(
+            session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed, consequence=typed
+        )
 
 
 @command(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import Force, MarkdownFormat, argument, check_markdown, flag, option
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import change_lines
 from kvctl.cli.records import PLAN, PLANNED_CHANGE
 from kvctl.cli.topology.file import OptionalFile, open_places, read_document
 from kvctl.errors import UsageError
@@ -23,7 +24,6 @@ from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import description, plan_hazards, planner, saved
 
-_STYLES = {"create": "green", "change": "yellow", "delete": "red", "recreate": "red"}
 _COLUMNS = columns("action kind name place differences")
 
 
@@ -123,12 +123,9 @@ def _lines(change: "plan_change.ResourceChange", forced: Collection[str], colore
     def styled(text: str, style: str) -> str:
         return paint(escape(text), style if colored else "")
 
-    yield styled(f"{description.SIGNS[change.action]} {description.title(change)}", _STYLES[change.action])
     lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
-    widest = max((len(field) for field, _ in lines), default=0)
-    yield from (f"    {escape(field):{widest}}  {escape(text)}" for field, text in lines)
-    for text in description.remarks(change):
-        yield f"    {escape(text)}"
+    what, effects = description.title(change), description.remarks(change)
+    yield from change_lines(str(change.action), what, lines, effects, colored=colored)
     for name in dict.fromkeys(hazard.name for hazard in change.hazards):
         yield styled(f"    hazard: {name}, forced", "dim") if name in forced else styled(f"    hazard: {name}", "red")
 

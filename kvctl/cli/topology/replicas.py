@@ -15,7 +15,7 @@ from kvctl.errors import BucketNotFound
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
-from kvctl.phrases import counted
+from kvctl.phrases import counted, joined
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View
 from kvctl.topology.apply import builders
@@ -44,9 +44,9 @@ async def build(
     """Apply a plan, wait, report the result; `what` is `mirror` or `aggregate`. Raises as `apply` and `wait`."""
     for warning in plan.warnings:
         session.warn(warning)
-    new, changes = plan.info is None, plan.changes
+    changes = plan.changes
     if dry_run and changes:
-        show_config(session, plan.config, plan.hazards)
+        show_config(session, f"{what} `{plan.name}`", plan.config, plan.hazards, live=plan.info)
         return
     if not dry_run:
         api, begun, entries = (await session.client()).api, time.monotonic(), 0
@@ -63,21 +63,31 @@ async def build(
     text = f"{what.capitalize()} `{plan.name}` already exists with this configuration"
     if changes and not dry_run:
         filled = "" if no_wait else f": {counted(entries, 'entry')} in {time.monotonic() - begun:.1f} s"
-        text = f"{'Created' if new else 'Changed'} {what} `{plan.name}`{_built(plan, info)}{filled}"
-        text += f". Watch it with `kvctl topology status {plan.name} --watch`"
+        text = f"{_built(plan, what)}{filled}.{_answering(plan, info)}"
+        text += f" Watch it with `kvctl topology status {plan.name} --watch`"
     row = {"name": plan.name, "stream": plan.config["name"], "origins": origin_rows(plan.config), "changed": changes}
-    show_result(session, row, text, always=not changes)
+    show_result(session, row, text)
 
 
-def _built(plan: "builders.ReplicaPlan", info: "StreamInfo") -> str:
-    """Return the origins of a replica, and what a mirror answers."""
-    origins = " and ".join(f"`{name}`" for name in dict.fromkeys(row["name"] for row in origin_rows(plan.config)))
-    if not plan.config.get("mirror"):
-        return f" from {origins}"
-    if not info["config"].get("mirror_direct"):
-        return f" of {origins}"
+def _built(plan: "builders.ReplicaPlan", what: str) -> str:
+    """Say what was created from which origins, or which origin was added."""
+    names = list(dict.fromkeys(row["name"] for row in origin_rows(plan.config)))
+    if plan.info is not None:
+        before = [row["name"] for row in origin_rows(plan.info["config"])]
+        added = [name for name in names if name not in before] or names[-1:]
+        return f"Added origin {joined(f'`{name}`' for name in added)} to `{plan.name}`"
+    return (
+        f"Created {what} `{plan.name}` {'of' if what == 'mirror' else 'from'} {joined(f'`{name}`' for name in names)}"
+    )
+
+
+def _answering(plan: "builders.ReplicaPlan", info: "StreamInfo") -> str:
+    """Say of which bucket a mirror answers reads, and where."""
+    if not plan.config.get("mirror") or not info["config"].get("mirror_direct"):
+        return ""
+    (origin,) = origin_rows(plan.config)
     cluster = (info.get("cluster") or {}).get("name")
-    return f" of {origins}, which answers its reads" + (f" near cluster `{cluster}`" if cluster else "")
+    return f" It answers reads of `{origin['name']}`{f' near cluster `{cluster}`' if cluster else ''}."
 
 
 async def list_replicas(session: Session, kind: str, empty: str) -> None:

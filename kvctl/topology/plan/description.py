@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvctl.errors import UsageError
-from kvctl.jetstream.config_diff import UNSET, Difference, shown
-from kvctl.jetstream.stream_info import sources_of
+from kvctl.jetstream.config_diff import UNSET, Difference
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere
+from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere, bucket_name, kind_of
 from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.notation import origin_spec, parse_origin, rules_json, with_rules_text
@@ -17,7 +17,7 @@ from kvctl.topology.model.origins import Origin, meaning
 from kvctl.topology.plan.change import Action, ResourceChange, TopologyPlan
 from kvctl.units import format_size
 
-SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
+SIGNS: dict[str, str] = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-", Action.RECREATE: "-/+"}
 
 _PLUMBING = """
     subjects retention discard duplicate_window deny_delete allow_direct mirror_direct allow_rollup_hdrs allow_msg_ttl
@@ -33,11 +33,19 @@ def title(change: ResourceChange) -> str:
     return f"{change.kind} `{change.name}`" + (f" in `{change.place}`" if change.place else "")
 
 
+def of_stream(after: StreamConfig, live: StreamInfo | None = None) -> ResourceChange:
+    """Return the change that creates a stream, or gives `live` another configuration."""
+    kind = kind_of(after) or Kind.STREAM
+    return ResourceChange(
+        kind=kind, name=bucket_name(after, kind), place="", stream=after["name"], live=live, after=after
+    )
+
+
 def differences(change: ResourceChange) -> list[Difference]:
     """Return the differences in terms of a file, origins as SPECs; for something new, only its particular settings."""
     found = [_as_in_file(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
-    new = change.live is None
-    return [item for item in found if not (new and item.field in _PLUMBING)]
+    plumbing = _PLUMBING if change.live is None and change.kind is not Kind.STREAM else ()
+    return [item for item in found if item.field not in plumbing]
 
 
 def remarks(change: ResourceChange) -> list[str]:
@@ -80,7 +88,9 @@ def difference_lines(item: Difference) -> list[tuple[str, str]]:
         gone = [f"- {words(text)}" for text in item.before if text not in item.after]
         lines = [*gone, *(f"+ {words(text)}" for text in item.after if text not in item.before)]
         return [(item.field if number == 0 else "", line) for number, line in enumerate(lines)]
-    before, after = shown(item.field, item.before), shown(item.field, item.after)
+    before, after = item.words
+    if item.field == "origin":  # the keys of a mirror keep their names
+        before, after = (_origin_words(text).partition(" → ")[0].removesuffix(": >") for text in (before, after))
     return [(item.field, after if before == UNSET else f"{before} → {after}")]
 
 

@@ -70,7 +70,7 @@ def test_warnings_are_documents_before_the_error(keyed):
 def test_notes_for_people_are_left_out_of_documents(keyed):
     command = ("bucket", "add", f"{keyed.name}_NOTED")
     keyed(*command)
-    assert "already exists" in keyed(*command).err
+    assert "already exists" in keyed(*command).out
     again = keyed(*command, "-o", "json")
     assert (json.loads(again.out)["changed"], again.err) == (False, "")
 

@@ -61,7 +61,7 @@ def mirror(seeds: RawClient, name: str, origin: str = "KV_orders") -> None:
 # -- add ---------------------------------------------------------------------------------------------------
 
 
-def test_add_is_silent_in_a_pipe_and_says_so_on_a_terminal(bucket, snapshot):
+def test_add_says_so_in_a_pipe_as_on_a_terminal(bucket, snapshot):
     assert bucket("add", "orders") == snapshot
     assert bucket("add", "stock", tty=True) == snapshot
 
@@ -117,7 +117,7 @@ def test_add_json_says_what_was_made(bucket):
 def test_add_dry_run_shows_the_stream_and_makes_nothing(bucket, seeds, snapshot):
     planned = bucket("add", "orders", "--history", "5", "--dry-run", "-o", "json")
     assert planned == snapshot
-    assert bucket("add", "orders", "--history", "5", "--dry-run").out == planned.out
+    assert bucket("add", "orders", "--history", "5", "--dry-run").out == "+ bucket `orders`\n    history  5\n"
     assert bucket("ls").out == ""
     assert "error" not in seeds.api("STREAM.CREATE.KV_orders", json.loads(planned.out))
 
@@ -176,7 +176,7 @@ def test_seal_asks_and_is_permanent(run, own_server, bucket, orders):
     sealed = {"name": "orders", "sealed": True, "changed": True}
     assert json.loads(bucket("seal", "orders", "--yes", "-o", "json").out) == sealed
     again = bucket("seal", "orders")
-    assert (again.exit_code, again.err) == (0, "Bucket `orders` is already sealed\n")
+    assert (again.exit_code, again.out) == (0, "Bucket `orders` is already sealed\n")
     refused = run("put", "orders", "a", "x", env={"NATS_URL": own_server.url})
     assert refused.exit_code == 1
     assert refused.err == "error: Bucket `orders` is sealed: it is permanently read-only\n"
@@ -378,7 +378,7 @@ def test_delete_asks(bucket, orders, snapshot):
 @pytest.mark.parametrize("verb", ["delete", "del", "rm"])
 def test_delete_with_yes(bucket, orders, verb):
     result = bucket(verb, "orders", "-y")
-    assert (result.exit_code, result.out, result.err) == (0, "", "")
+    assert (result.exit_code, result.out, result.err) == (0, "Deleted bucket `orders`\n", "")
     assert bucket("ls").out == ""
 
 
@@ -488,12 +488,13 @@ def test_backup_and_restore(bucket, seeds, orders, tmp_path, snapshot):
     assert (after["state"]["messages"], after["state"]["last_seq"]) == (6, 6)
 
 
-def test_backup_and_restore_are_silent_in_a_pipe(bucket, orders, tmp_path):
+def test_backup_and_restore_report_in_a_pipe_unless_quiet(bucket, orders, tmp_path):
     directory = str(tmp_path / "backup")
     made = bucket("backup", "orders", directory)
-    assert (made.exit_code, made.out, made.err) == (0, "", "")
+    said = f"Backed up `orders`: 3 keys, 6 entries in `{directory}`\n"
+    assert (made.exit_code, made.out, made.err) == (0, said, "")
     bucket("delete", "orders", "--yes")
-    done = bucket("restore", directory)
+    done = bucket("restore", directory, "-q")
     assert (done.exit_code, done.out, done.err) == (0, "", "")
 
 

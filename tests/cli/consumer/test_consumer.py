@@ -88,7 +88,11 @@ class TestAdd:
         assert (config["ack_wait"], config["ack_policy"], config["durable_name"]) == (90 * 10**9, "explicit", "c")
 
     def test_a_dry_run_creates_nothing(self, consumer, raw, name):
-        assert rows(consumer("add", "c", "--dry-run")) == {"ack_policy": "explicit", "name": "c", "durable_name": "c"}
+        assert rows(consumer("add", "c", "--dry-run", "-o", "json")) == {
+            "ack_policy": "explicit",
+            "name": "c",
+            "durable_name": "c",
+        }
         assert "error" in info(raw, name)
 
 
@@ -140,7 +144,7 @@ def test_edit_shows_the_difference(worker, raw, name, snapshot):
 
 
 def test_paused_resumed_deleted(worker, raw, name, snapshot):
-    assert worker("pause", "c", "--for", "1h", "--dry-run", tty=True).err.startswith("Would have paused consumer `c`")
+    assert worker("pause", "c", "--for", "1h", "--dry-run").out.partition("\n")[2].startswith("    paused  until 2")
     assert not info(raw, name).get("paused")
     assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot
     assert info(raw, name)["paused"]

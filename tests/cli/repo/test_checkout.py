@@ -100,7 +100,7 @@ def test_init_and_commit_record_a_live_bucket(kv, bucket, unique):
     kv("put", bucket, "a", "1")
     assert kv("repo", "init", name, "--from", "nosuch", "--dry-run").exit_code == 3
     assert kv("repo", "init", name, "--from", bucket).exit_code == 0
-    assert kv("repo", "init", name, "--from", bucket).err.endswith(f"; did not record bucket `{bucket}`\n")
+    assert kv("repo", "init", name, "--from", bucket).out.endswith(f"; did not record bucket `{bucket}`\n")
     assert values(kv, f"{name}@main") == {"a": "1"}
     kv("put", bucket, "b", "2")
     result = kv("repo", "commit", f"{name}@main", "--from", bucket, "-m", "nightly", "-o", "json")

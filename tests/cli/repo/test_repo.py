@@ -29,15 +29,15 @@ class TestRepositories:
         repo.text("branch", "delete", "@main", "--yes")
         result = repo("init", ".")
         assert result.exit_code == 0
-        assert "has no branches" in result.err
-        assert f"kvctl branch create {repo.name}@main --from {identity}" in result.err
+        assert "has no branches" in result.out
+        assert f"kvctl branch create {repo.name}@main --from {identity}" in result.out
         repo.text("branch", "create", "@main", "--from", identity)
         assert repo.text("get", "@main", "k") == "v"
 
     def test_init_again_changes_nothing_or_conflicts(self, repo, snapshot):
         assert repo("init", ".") == snapshot
         assert repo("init", ".", "--description", "other") == snapshot
-        assert json.loads(repo("init", "new", "--dry-run").out)["allow_atomic"] is True
+        assert json.loads(repo("init", "new", "--dry-run", "-o", "json").out)["allow_atomic"] is True
         assert repo("show", "new").exit_code == 3
 
     def test_show_lists_branches_and_tags(self, repo, snapshot):

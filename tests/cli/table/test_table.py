@@ -187,7 +187,7 @@ def test_show_on_a_terminal_prints_the_settings(table):
 
 def test_create_again_changes_nothing_or_conflicts(table):
     same = table("create", "--partitions", "4")
-    assert (same.exit_code, "already exists" in same.err) == (0, True)
+    assert (same.exit_code, "already exists" in same.out) == (0, True)
     other = table("create", "--partitions", "5")
     assert (other.exit_code, "partitions: 4 -> 5" in other.err) == (4, True)
     apart = table("create", "--partitions", "4", "--partition-streams")
