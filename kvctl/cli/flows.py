@@ -160,20 +160,19 @@ async def confirm_named(
     confirm: str | None,
     simple: str,
     typed: str,
-    consequence: str,
     replicates: bool = False,
 ) -> None:
     """Ask before a deletion: for the name if other streams replicate from it, or with `replicates`, else y/N.
 
-    `simple` and `typed` are the texts of these questions; in a pipe, the hint names the way out and the `consequence`.
-    Raises Cancelled, UsageError.
+    `simple` and `typed` are the texts of these questions; in a pipe, the hint names the ways out. Raises Cancelled,
+    UsageError.
     """
     for item in readers:
         session.note(_replicated(name, item), always=True)
     if readers or replicates or confirm is not None:
         known = [item for item in readers if item.upstream is not None]
         first = joined(_reader(item) for item in known) if known and not replicates else ""
-        hint = f"Add `--confirm {name}`{f', or delete {first} first' if first else ''}. {consequence}"
+        hint = f"Add `--confirm {name}`{f', or delete {first} first' if first else ''}. {typed}"
         await session.confirm(typed, typed_name=name, confirmed=confirm, hint=hint)
     else:
         await session.confirm(simple, yes=yes)

@@ -324,16 +324,7 @@ async def _confirm_deletion(
     if dependents is None:
         session.warn("Cannot list the streams of this account: the replicas of the bucket are unknown")
     simple, typed = f"Delete {what} with {holds}?", f"This deletes {what} with {holds}"
-    await flows.confirm_named(
-        session,
-        name,
-        dependents or (),
-        yes=yes,
-        confirm=confirm,
-        simple=simple,
-        typed=typed,
-        consequence=f"{holds} will be removed",
-    )
+    await flows.confirm_named(session, name, dependents or (), yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
 def _contents(status: "config.BucketStatus") -> str:

@@ -235,10 +235,7 @@ async def delete(
         return
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not deleted")
     simple, typed = f"Delete stream `{stream}` with {holds}?", f"This deletes stream `{stream}` with {holds}"
-    consequence = f"{holds} will be removed"
-    await confirm_named(
-        session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed, consequence=consequence
-    )
+    await confirm_named(session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
     await edits.delete(edits.stream(api, stream))
     show_result(session, {**row, "changed": True}, f"Deleted stream `{stream}`")
 
@@ -268,9 +265,10 @@ async def purge(
     """Purge all or some messages of a stream.
 
     Purged messages leave no trace, not even a marker in a bucket, and watchers and replicas are not notified. Mirrors
-    and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate do not return. The
-    name of a stream that is replicated, or that replicates others, must therefore be typed or given with --confirm.
-    Messages that arrive after the prompt are kept. --keep counts all matching messages. Sequences continue as before.
+    and aggregates keep their copies and serve them. Messages purged from a mirror or an aggregate return only with
+    `topology audit --repair`. The name of a stream that is replicated, or that replicates others, must therefore be
+    typed or given with --confirm. Messages that arrive after the prompt are kept. --keep counts all matching messages.
+    Sequences continue as before.
     """
     if subject == "":
         raise UsageError("`--subject` must not be empty", hint="Omit it to purge messages on all subjects")
@@ -283,7 +281,9 @@ async def purge(
     stream_kind.refuse(info["config"], force or ())
     client = await session.client()
     readers = await inventory.dependents(client.api, stream)
-    count = await _purgeable(session, info, subject, sequence, keep) if dry_run or not yes or confirm is None else 0
+    replicates = bool(sources_of(info["config"]))
+    told = dry_run or not yes or (confirm is None and (replicates or readers))
+    count = await _purgeable(session, info, subject, sequence, keep) if told else 0
     purged = f"{'up to ' if sequence else ''}{counted(count, 'message')}"
     if dry_run:
         row = {"name": stream, "messages": count, "dependents": [dependent_row(item) for item in readers]}
@@ -292,29 +292,24 @@ async def purge(
         show_planned(session, "change", f"stream `{stream}`", document(row), remarks=remarks)
         return
     hazards.refuse(graph.unknown(readers), force, f"Stream `{stream}` was not purged")
-    question = f"Purge {purged} of stream `{stream}`?"
-    sources = sources_of(info["config"])
-    if sources:
-        origins = joined(f"`{name}`" for name in dict.fromkeys(map(hazards.name_of, sources)))
-        repair = f"`kvctl topology audit {hazards.name_of(info['config'])} --repair`"
-        text = f"`{stream}` replicates from {origins}: purged messages return only with {repair}"
-        session.note(text, always=True)
+    if replicates:
+        _note_origins(session, info["config"])
+    simple, typed = f"Purge {purged} of stream `{stream}`?", f"This purges {purged} of stream `{stream}`"
     await confirm_named(
-        session,
-        stream,
-        readers,
-        yes=yes,
-        confirm=confirm,
-        simple=question,
-        typed=f"This purges {purged} of stream `{stream}`",
-        consequence=f"{purged[:1].upper()}{purged[1:]} will be purged",
-        replicates=bool(sources),
+        session, stream, readers, yes=yes, confirm=confirm, simple=simple, typed=typed, replicates=replicates
     )
     if sequence is None and keep is None:
         sequence = info["state"]["last_seq"] + 1
     removed = await client.jetstream.stream(stream).purge(subject=subject, sequence=sequence, keep=keep, confirm=stream)
     text = f"Purged {counted(removed, 'message')} of stream `{stream}`"
     show_result(session, {"name": stream, "messages": removed}, text)
+
+
+def _note_origins(session: Session, config: "config_text.Config") -> None:
+    """Say that what is purged from a replica returns only with a repair."""
+    origins = [f"`{name}`" for name in dict.fromkeys(map(hazards.name_of, sources_of(config)))]
+    text = f"`{config['name']}` replicates from {joined(origins)}: purged messages return only with "
+    session.note(f"{text}`kvctl topology audit {hazards.name_of(config)} --repair`", always=True)
 
 
 async def find(session: Session, stream: str) -> StreamInfo:

@@ -174,9 +174,7 @@ async def _confirm_deletion(
     if readers or confirm is not None or session.interactive:
         simple = f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?"
         typed = f"Mirror `{name}` is deleted after the copy"
-        await confirm_named(
-            session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed, consequence=typed
-        )
+        await confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
 @command(
