@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 
@@ -24,7 +24,7 @@ class Block:
 
 def blocks(page: str = README) -> list[Block]:
     """All examples of a page, in order."""
-    return [_block(page, match) for match in _BLOCK.finditer(page)]
+    return [_block(page, match) for match in BLOCK.finditer(page)]
 
 
 def setup_commands() -> list[str]:
@@ -34,5 +34,5 @@ def setup_commands() -> list[str]:
 
 def _block(page: str, match: re.Match[str]) -> Block:
     before = page[: match.start()]
-    headings = _HEADING.findall(_BLOCK.sub("", before))
+    headings = _HEADING.findall(BLOCK.sub("", before))
     return Block(headings[-1] if headings else "", match[1], match[2], before.count("\n") + 1)
