@@ -85,7 +85,7 @@ BUCKET_ROW = record(
 )
 BUCKET = record(
     "name stream kind description backing_store compressed values history bytes ttl last_revision created replicas "
-    "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state"
+    "(cluster) (origins) (alternates) (answered_by) (dependents) (config) state last_write"
 )
 ALTERNATE = record(
     "order served_by role cluster domain leader state entries_behind last_seen round_trip here name",

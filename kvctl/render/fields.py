@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kvctl.render.view import Column, age_text, duration_text, elapsed_text, size_text
+from kvctl.phrases import counted
+from kvctl.render.view import Column, Line, age_text, duration_text, elapsed_text, size_text
 
 _HEALTH_STYLES = {"ok": "green", "consistent": "green", "unconfirmed": "dim", "behind": "yellow", "silent": "yellow"}
 _HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "behind": "▲", "silent": "▲"}
@@ -66,6 +67,18 @@ def spark_text(numbers: Sequence[float]) -> str:
 def last_seen_text(seconds: float) -> str:
     """Format the seconds since a message: `3s ago`."""
     return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
+
+
+def title_line(name: str, *facts: str | None, state: str | None = None) -> Line:
+    """Return the first line of a card: `ORDERS  bucket in lon · ✓ ok`."""
+    line = [(name, "bold"), ("  " + " · ".join(filter(None, facts)), "dim")]
+    return [*line, (" · ", "dim"), (health_text(state), health_style(state))] if state else line
+
+
+def stored(replicas: int, storage: str) -> Column:
+    """Return the column of a card for where a stream is stored: `3 replicas on file`."""
+    where = "in memory" if storage == "memory" else "on file"
+    return Column("replicas", "", text=lambda _: f"{counted(replicas, 'replica')} {where}")
 
 
 def headers_text(headers: Mapping[str, str]) -> str:

@@ -195,8 +195,8 @@ def _single_fields(row: Row) -> Iterator[tuple[str, Any]]:
             yield one, next((item[key] for key in _NAMING if key in item), item) if isinstance(item, dict) else item
 
 
-_SINGULARS = {"dependents": "replica", "branches": "branch"}
-_NAMING = ("name", "served_by", "key", "prefix", "partition")
+_SINGULARS = {"dependents": "replica", "branches": "branch", "partition_details": "partition"}
+_NAMING = ("served_by", "name", "key", "prefix", "partition", "stream")
 """Fields that name an element of a list."""
 _NEEDS_ESCAPE = pattern(r'["\\\x00-\x1f]')
 _encode = json.JSONEncoder(ensure_ascii=False).encode

@@ -164,11 +164,10 @@ class DetailsWriter:
             for column in group:
                 if not _fills(row, column):
                     continue
-                label = column.heading
-                fact = [
-                    (f"{label} " if label else "", "dim"),
-                    (cell(column, row[column.key]), cell_style(column, row[column.key])),
-                ]
+                label, text = column.heading, cell(column, row[column.key])
+                if not text:
+                    continue
+                fact = [(f"{label} " if label else "", "dim"), (text, cell_style(column, row[column.key]))]
                 separator = [(" · ", "dim")] if line else []
                 if self.width and line and _width([*line, *separator, *fact]) > room:
                     yield line
@@ -179,16 +178,20 @@ class DetailsWriter:
 
 
 def sections(writer: TableWriter | DetailsWriter) -> bytes:
-    """Render the sections of the writer's view under their headings, without empty ones."""
-    out = b""
+    """Render the sections of the writer's view under their headings, without empty ones; those of a card indented."""
+    out, indent = "", " " * cards.INDENT if writer.view.title else ""
     for heading, section in writer.view.sections:
         rows = list(section.rows)
         if rows:
-            part = table_writer(section, width=writer.width, color=writer.color)
-            title = paint(heading, "bold") if writer.color else heading
-            out += utf8(f"\n{title}\n") + part.rows(rows) + part.end()
-            writer.hidden += part.hidden
-    return out
+            width = writer.width and writer.width - len(indent)
+            part = table_writer(section, width=width, color=writer.color)
+            lines = [heading if indent or not writer.color else paint(heading, "bold")]
+            lines += (part.rows(rows) + part.end()).decode("utf-8", "surrogateescape").splitlines()
+            if part.hidden:
+                note = f"hidden: {', '.join(part.hidden)}; widen the terminal"
+                lines.append(paint(note, "dim") if writer.color else note)
+            out += "\n" + "".join(f"{indent}{line}\n" for line in lines)
+    return utf8(out)
 
 
 def _fills(row: Row, column: Column) -> bool:

@@ -1,6 +1,6 @@
 """Details of one bucket, mirror or aggregate, and the streams that can answer its reads: `kvctl bucket alternates`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvctl.cli.app.command import command
@@ -15,8 +15,8 @@ from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
 from kvctl.phrases import joined
 from kvctl.render import cards
-from kvctl.render.fields import bar_text, columns, number_text
-from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
+from kvctl.render.fields import bar_text, columns, number_text, stored, title_line
+from kvctl.render.view import Column, Line, Row, View, document, duration_text, limit_text
 from kvctl.topology.health import health as health_health
 from kvctl.topology.health import inspection, overview
 from kvctl.topology.model import notation
@@ -69,17 +69,6 @@ def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport
     rows = alternate_rows(found)
     if not rows:
         return cards.TextReport([], [cards.Sentence("No stream answers reads here")])
-    most = max((row["round_trip"] or 0 for row in rows), default=0)
-    shown = [
-        {
-            **row,
-            "order": "-" if row["state"] in _AWAY else row["order"],
-            "part": (row["round_trip"] or 0) / most or None,
-        }
-        if most
-        else row
-        for row in rows
-    ]
     title = [("Reads of ", ""), (bucket, "bold"), (" are answered, nearest first, by", "")]
     here = [row["served_by"] for row in rows if row["here"]]
     closing = []
@@ -88,7 +77,21 @@ def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport
         closing.append(cards.Sentence(f"{joined(here)} {answers} here. `kvctl get --leader` asks the origin."))
     if not found.reported:
         closing.append(cards.Sentence(_not_reported(found)))
-    return cards.TextReport([cards.Card(title, [View(columns=_RANKED, rows=shown)])], closing)
+    return cards.TextReport([cards.Card(title, [_ranked(rows)])], closing)
+
+
+def _ranked(rows: Sequence[Row]) -> View:
+    """Return a view of alternates with bars of their round trips."""
+    most = max((row["round_trip"] or 0 for row in rows), default=0) or 1
+    shown = [
+        {
+            **row,
+            "order": "-" if row["state"] in _AWAY else row["order"],
+            "part": (row["round_trip"] or 0) / most or None,
+        }
+        for row in rows
+    ]
+    return View(columns=_RANKED, rows=shown)
 
 
 def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
@@ -149,11 +152,31 @@ def bucket_view(found: "overview.Overview") -> View:
     choices = row["alternates"] if len(row["alternates"]) > 1 else []
     sections = [
         ("Servers", servers_view(row["cluster"] or {})),
-        ("Origins", View(columns=_ORIGINS, rows=origins)),
-        ("Alternates, nearest first", View(columns=ALTERNATES, rows=choices)),
+        ("Replicates from", View(columns=_ORIGINS, rows=origins)),
+        ("Reads answered by, nearest first", _ranked(choices)),
         ("Replicated by", View(columns=_DEPENDENTS, rows=row["dependents"] or [])),
     ]
-    return document(row, *_DETAILS, *_settings(row["config"] or {}), *_TAIL, tsv=BUCKET.columns, sections=sections)
+    groups = (_GENERAL, _CONTENTS, (*_KEPT, *_settings(row["config"] or {}), *_place(row, choices)))
+    return document(row, *_DETAILS, tsv=BUCKET.columns, title=_title, groups=groups, sections=sections)
+
+
+def _title(row: Row) -> Line:
+    cluster = (row["cluster"] or {}).get("name")
+    return title_line(row["name"], f"{row['kind']} in {cluster}" if cluster else row["kind"], state=row["state"])
+
+
+def _place(row: Row, choices: Sequence[Row]) -> Iterator[Column]:
+    """Yield columns for where a bucket is stored, and by whom its reads are answered unless `choices` tell."""
+    if row["replicas"] and row["config"]:
+        yield stored(row["replicas"], row["config"].get("storage", "file"))
+    yield Column("cluster", "leader", text=lambda cluster: str(cluster["leader"] or "none"))
+    if not choices:
+        yield Column("answered_by", "answered here by", text=_answering)
+    yield Column("stream")
+
+
+def _answering(found: Sequence[Row]) -> str:
+    return ", ".join(one["stream"].removeprefix("KV_") for one in found)
 
 
 def servers_view(cluster: dict[str, Any]) -> View:
@@ -294,28 +317,25 @@ def _settings(config: Row) -> list[Column]:
     """Return columns for the settings that differ from ADR-8's defaults."""
     shown: list[tuple[str, str]] = []
     if config.get("subject_delete_marker_ttl"):
-        shown.append(("Marker TTL", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
+        shown.append(("markers", duration_text(_seconds(config["subject_delete_marker_ttl"]))))
     elif config.get("allow_msg_ttl"):
-        shown.append(("Per-key TTL", "allowed, without markers"))
+        shown.append(("", "ttl per key, without markers"))
     shown += [(label, limit_text(config[field])) for field, label in _LIMITS if config.get(field, -1) > 0]
     placement, republish = config.get("placement") or {}, config.get("republish")
-    shown += [
-        (label, text)
-        for label, text in (("Cluster", placement.get("cluster")), ("Tags", placement.get("tags")))
-        if text
-    ]
+    if placement.get("tags"):
+        shown.append(("tags", placement["tags"]))
     if republish:
         what = " (headers only)" if republish.get("headers_only") else ""
-        shown.append(("Republish", f"{republish.get('src')} -> {republish.get('dest')}{what}"))
+        shown.append(("republish", f"{republish.get('src')} -> {republish.get('dest')}{what}"))
     if config.get("allow_atomic"):
-        shown.append(("Atomic batches", "allowed"))
+        shown.append(("", "atomic batches"))
     if not (config.get("allow_direct") or config.get("mirror_direct")):
-        shown.append(("Direct get", "off: every read goes to the leader"))
+        shown.append(("", "no direct get: every read goes to the leader"))
     if config.get("sealed"):
-        shown.append(("Sealed", "yes: permanently read-only"))
+        shown.append(("", "sealed, permanently read-only"))
     metadata = stream_kind.own_metadata(dict(config))
     if metadata:
-        shown.append(("Metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
+        shown.append(("metadata", ", ".join(f"{name}={value}" for name, value in metadata.items())))
     return [Column("config", label, text=_always(text)) for label, text in shown]
 
 
@@ -327,31 +347,28 @@ def _seconds(nanoseconds: int) -> float:
     return duration_seconds(duration_from_ns(nanoseconds))
 
 
-_LIMITS = (("max_msg_size", "Max value size"), ("max_bytes", "Max bytes"))
+_LIMITS = (("max_msg_size", "max value"), ("max_bytes", "max bytes"))
 _DETAILS = columns(
-    "name kind state stream description values bytes last_revision history ttl compressed replicas config",
+    "name kind state stream description values bytes last_revision history ttl compressed replicas created answered_by",
     kind=KIND,
-    config=Column("config", "Storage", text=lambda config: str(config.get("storage", "file"))),
+    answered_by=Column("answered_by", text=_answering),
 )
-_TAIL = columns(
-    "cluster created answered_by",
-    cluster=Column(
-        "cluster",
-        "Leader",
-        text=lambda cluster: " in ".join(filter(None, (cluster["leader"] or "none", cluster["name"]))),
-    ),
-    answered_by=Column("answered_by", "Served by", text=lambda found: ", ".join(one["stream"] for one in found)),
+_GENERAL = columns("description", description="")
+_CONTENTS = columns(
+    "values bytes last_revision last_write created",
+    bytes="stored",
+    last_revision=Column("last_revision", "revision", text=number_text),
+    last_write="written",
 )
+_KEPT = columns("history ttl compressed", compressed=Column("compressed", "", text=lambda yes: "compressed" * yes))
 _PEERS = columns(
     "name role current offline lag last_seen", offline=Column("offline", style=lambda offline: "red" if offline else "")
 )
 _FOLLOWS = "state lag last_revision recreated last_seen error"
 """Fields on how a replica follows its origin."""
-_RECREATED = Column(
-    "recreated", "Origin", text=lambda yes: "recreated" if yes else "current", style=lambda yes: "red" if yes else ""
-)
-_LAST_REVISION = Column("last_revision", right=True)
+_RECREATED = Column("recreated", "Origin", text=lambda yes: "recreated" if yes else "", style="red")
+_LAST_REVISION = Column("last_revision", "revision", text=number_text, right=True, yields=2)
 _ORIGINS = columns(
-    f"stream domain api taken lands_as {_FOLLOWS}", taken="Keys", recreated=_RECREATED, last_revision=_LAST_REVISION
+    f"name domain api taken lands_as {_FOLLOWS}", taken="Keys", recreated=_RECREATED, last_revision=_LAST_REVISION
 )
 _DEPENDENTS = columns(f"name kind {_FOLLOWS}", recreated=_RECREATED, last_revision=_LAST_REVISION)

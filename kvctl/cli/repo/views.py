@@ -12,7 +12,7 @@ from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY, REPOSITORY_
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, text_of
-from kvctl.render.fields import columns, first_line, short
+from kvctl.render.fields import columns, first_line, number_text, short, stored, title_line
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Row, View, age_text, document
 from kvctl.units import format_size, format_time
@@ -79,7 +79,21 @@ def repository_document(
         (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
     ]
     shown = columns("name stream replicas storage bytes created description compressed metadata")
-    return document(row, *shown, tsv=REPOSITORY.columns, sections=sections)
+    return document(
+        row,
+        *shown,
+        tsv=REPOSITORY.columns,
+        title=lambda row: title_line(row["name"], "repository"),
+        groups=(*_GROUPS, (stored(row["replicas"], row["storage"]), *_KEPT)),
+        sections=sections,
+    )
+
+
+_GROUPS = (
+    columns("description", description=""),
+    columns("bytes records created", bytes="stored", records=Column("records", text=number_text)),
+)
+_KEPT = columns("compressed stream metadata", compressed=Column("compressed", "", text=lambda yes: "compressed" * yes))
 
 
 NAMED = columns("name commit", name=Column("name", style="green"))

@@ -10,7 +10,7 @@ from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv import stream_kind
 from kvctl.render.escapes import text_of
-from kvctl.render.fields import columns
+from kvctl.render.fields import bar_text, columns, stored, title_line
 from kvctl.render.view import Column, View, document
 from kvctl.tables import catalog, changes, keys
 from kvctl.units import duration_from_ns, duration_seconds
@@ -22,6 +22,17 @@ ENTRIES = columns("key family value version", family=_FAMILY)
 TABLES = columns(
     "name partitions sealed replicas bytes created description",
     sealed=Column("sealed", text=lambda sealed: "yes" if sealed else ""),
+)
+
+
+_GROUPS = (columns("description", description=""), columns("entries bytes ttl created", bytes="stored"))
+_APART = Column("partitions", text=lambda count: f"{count}, each with a stream")
+_PARTITIONS = columns(
+    "partition range entries part stream leader",
+    range=Column("range", "hashes", text=lambda ends: "-".join(end[:4] for end in ends)),
+    part=Column("part", "", text=bar_text, bar=True, yields=1),
+    stream=Column("stream", differs=True),
+    leader=Column("leader", differs=True),
 )
 
 
@@ -64,7 +75,7 @@ async def table_document(api: "jetstream_api.Api", found: "catalog.ExistingTable
     config = found.config
     infos = [info async for _, info in catalog.partitions(api, found)]
     entries = await catalog.counts(api, found)
-    partitions = []
+    partitions: list[dict[str, Any]] = []
     for number in range(config.partitions):
         info = infos[number] if config.apart else found.info
         first, last = keys.hash_range(number, config.partitions)
@@ -81,11 +92,20 @@ async def table_document(api: "jetstream_api.Api", found: "catalog.ExistingTable
     age = duration_seconds(duration_from_ns(found.info["config"].get("max_age", 0))) or None
     metadata = stream_kind.own_metadata(found.info["config"])
     row |= {"entries": sum(entries), "ttl": age, "metadata": metadata, "partition_details": partitions}
-    fields = columns(
-        "name stream partitions partition_streams sealed replicas storage bytes created entries ttl description"
+    parts = _APART if config.apart else Column("partitions")
+    most = max(entries) or 1
+    held = [{**part, "part": part["entries"] / most} for part in partitions if part["entries"]]
+    heading = "Partitions" if len(held) == len(entries) else f"Partitions with entries, {len(held)} of {len(entries)}"
+    return document(
+        row,
+        *columns(
+            "name stream partitions partition_streams sealed replicas storage bytes created entries ttl description"
+        ),
+        tsv=TABLE.columns,
+        title=lambda row: title_line(row["name"], "table", "sealed" if row["sealed"] else None),
+        groups=(*_GROUPS, (parts, stored(row["replicas"], row["storage"]), Column("stream"))),
+        sections=[(heading, View(columns=_PARTITIONS, rows=held))],
     )
-    shown = columns("partition range stream leader entries", range=Column("range", text="-".join))
-    return document(row, *fields, tsv=TABLE.columns, sections=[("Partitions", View(columns=shown, rows=partitions))])
 
 
 def show_writes(session: Session, rows: Iterable[dict[str, Any]], *, single: bool) -> None:

@@ -35,7 +35,7 @@ def test_alternates_of_a_cluster_are_those_that_its_servers_report(supercluster,
     assert shown.err == ""
     for what in ("bucket", "mirror"):
         details = run(what, "show", mirror, "-s", nyc, tty=True).out
-        assert "Alternates, nearest first\n#  served by" in details
+        assert "  Reads answered by, nearest first\n  #  served by" in details
 
 
 def test_alternates_outside_of_clusters_are_the_origin_and_its_mirrors(run, server, raw, unique):

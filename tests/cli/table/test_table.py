@@ -181,8 +181,13 @@ def test_empty_family_is_shown_on_a_terminal(table):
 
 
 def test_show_on_a_terminal_prints_the_settings(table):
-    words = dict(line.split(maxsplit=1) for line in table("show", tty=True).out.splitlines()[:11] if "  " in line)
-    assert (words["Sealed"], words["Partitions"]) == ("no", "4")
+    table.value("put", "alice", "v")
+    title, _, contents, place, _, heading, *_, row = table("show", tty=True).out.splitlines()
+    assert title.endswith("  table")
+    assert contents.startswith("  entries 1 · stored ")
+    assert place.startswith("  partitions 4 · 1 replica on file · stream KVT_")
+    assert heading == "  Partitions with entries, 1 of 4"
+    assert re.fullmatch(r" +\d  [0-9a-f]{4}-[0-9a-f]{4} +1  ━━━━━━━━━━", row)
 
 
 def test_create_again_changes_nothing_or_conflicts(table):
