@@ -168,6 +168,7 @@ def remedy_of(hazard: Hazard, name: str, config: StreamConfig, origins: Sequence
         return f"`kvctl mirror delete {name}`; {hazard.remedy}"
     commands = {
         hazards.SHORTER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)}",
+        hazards.LONGER_HISTORY: f"kvctl bucket edit {name} --history {_history(seen)} --force lossy-edit",
         hazards.SMALLER_LIMITS: f"kvctl bucket edit {name} --clear {_limit(config)}",
         hazards.DUPLICATE_WINDOW: f"kvctl stream edit {config['name']} --set duplicate_window=0",
         hazards.ORIGIN_NOT_DIRECT: f"kvctl stream edit {seen[0]['name'] if seen else 'ORIGIN'} --set allow_direct=true",

@@ -87,6 +87,7 @@ async def test_unconnected_replicas_are_found(own_server, seeds):
         ("error", "missing-origin", "LOST"),
         ("error", "recreated-origin", "POISONED"),
         ("error", "stalled", "STUCK"),
+        ("warning", "smaller-limits", "STUCK"),
         ("warning", "unfinished", "HALF"),
         ("warning", "unfinished", "M"),
     }

@@ -22,7 +22,7 @@ from kvctl.kv.stream_kind import Kind, described, kind_of, started
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.health import arrival
+from kvctl.topology.health import arrival, inspection
 from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
 from kvctl.topology.survey import origin_lookup
@@ -106,14 +106,17 @@ async def _planned(
 ) -> ReplicaPlan:
     """Return the plan of a replica whose last sources are those seen; `before` is it without them."""
     since = len(before["sources"]) if before else 0
-    others: list[StreamConfig | None] = [None] * since
+    others = [other["config"] if other else None for other in await inspection.origins_of(api, before or {})]
     colliding, possible = await lossy_edit.stored_collisions(api, wanted, since)
     found = [hazard for item in seen for hazard in item.hazards()]
     found += hazards.introduced(before, wanted, others, [*others, *(item.config for item in seen)])
-    found += [*colliding, *hazards.full(wanted, held + sum(item.held for item in seen))]
+    found += colliding
+    if not any(hazard.name == hazards.SMALLER_LIMITS for hazard in found):
+        found += hazards.full(wanted, held + sum(item.held for item in seen))
     found += await origin_lookup.cycles(api, wanted, seen)
     goals = await arrival.goals(zip(sources_of(wanted)[since:], seen, strict=True))
     warnings = [*possible, *remarks, *(text for item in seen for text in item.warnings())]
+    warnings += hazards.possible(wanted, [*others, *(item.config for item in seen)])
     return ReplicaPlan(wanted, goals, found, warnings, info)
 
 

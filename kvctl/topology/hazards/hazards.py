@@ -15,6 +15,7 @@ from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, meet
 from kvctl.phrases import quoted
+from kvctl.topology.hazards import limits
 from kvctl.topology.model.subjects import Transform, UnknownTransform, parse
 from kvctl.units import duration_from_ns, format_duration, format_size
 
@@ -64,6 +65,7 @@ FILTERED_MIRROR = "filtered-mirror"
 RENAMING_MIRROR = "renaming-mirror"
 SHORTER_TTL = "shorter-ttl"
 SHORTER_HISTORY = "shorter-history"
+LONGER_HISTORY = "longer-history"
 TTL_NOT_INHERITED = "ttl-not-inherited"
 ORIGIN_NOT_DIRECT = "origin-not-direct"
 SMALLER_LIMITS = "smaller-limits"
@@ -76,11 +78,21 @@ UNCONNECTED = "unconnected"
 CYCLE = "cycle"
 RECREATED_ORIGIN = "recreated-origin"
 
-_OF_REPLICAS = (SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, MISSING_ORIGIN, UNCONNECTED, CYCLE, FOREIGN_KIND)
-OF_MIRRORS = (FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHORTER_HISTORY, *_OF_REPLICAS)
+_OF_REPLICAS = (
+    SHORTER_HISTORY,
+    LONGER_HISTORY,
+    SHORTER_TTL,
+    TTL_NOT_INHERITED,
+    SMALLER_LIMITS,
+    MISSING_ORIGIN,
+    UNCONNECTED,
+    CYCLE,
+    FOREIGN_KIND,
+)
+OF_MIRRORS = (FILTERED_MIRROR, ORIGIN_NOT_DIRECT, *_OF_REPLICAS)
 OF_AGGREGATES = (KEY_COLLISION, *_OF_REPLICAS)
 """Hazards that can block the creation of a replica, and that can be overridden."""
-OF_EDITS = (SHORTER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
+OF_EDITS = (SHORTER_HISTORY, LONGER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
 """Hazards that an edit of a replica, or of its origin, can introduce."""
 OF_STREAM_EDITS = (
     LOSSY_EDIT,
@@ -96,8 +108,9 @@ OF_STREAM_EDITS = (
 COLLISION = "the last one wins, and a deletion in one hides the other's"
 
 _OF_BOTH = (
-    "max_age max_bytes max_msg_size max_msgs_per_subject allow_direct allow_msg_ttl duplicate_window sources".split()
-)
+    "max_age max_bytes max_msgs max_msg_size max_msgs_per_subject discard storage allow_direct allow_msg_ttl "
+    "duplicate_window sources"
+).split()
 """Fields in which a replica and its origin have to agree, or that name its origins."""
 
 
@@ -128,7 +141,8 @@ def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -
         *_collisions(config),
         *_window(config),
         *(hazard for origin in seen for hazard in _ages(config, origin, justified=_justified(config, origin, origins))),
-        *_limits(config, seen),
+        *(hazard for origin in seen for hazard in _history(config, origin, origins)),
+        *_limits(config, origins),
         *(hazard for origin in seen for hazard in of_foreign(origin)),
     ]
 
@@ -136,6 +150,11 @@ def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -
 def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
     """Return the hazards of a mirror or an aggregate."""
     return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
+
+
+def possible(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:
+    """Return warnings about limits that some contents of the origins exceed, and others do not."""
+    return [item.evidence for item in limits.shortfalls(config, origins) if not item.certain]
 
 
 def introduced(
@@ -263,35 +282,34 @@ def _ages(config: StreamConfig, origin: StreamConfig, *, justified: bool = False
         )
 
 
-def _history(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
+def _history(
+    config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None] = ()
+) -> Iterator[Hazard]:
+    """Yield the hazards of another history than the origin's; `origins` are all those of an aggregate.
+
+    Keys with ttls of their own may expire one by one: then the one before is the value again, where it is kept.
+    """
     mine, theirs = config.get("max_msgs_per_subject", -1), origin.get("max_msgs_per_subject", -1)
-    if mine > 0 and (theirs <= 0 or mine < theirs):
-        yield Hazard(
-            SHORTER_HISTORY,
-            f"history {mine} is shorter than that of `{name_of(origin)}` ({theirs if theirs > 0 else 'no limit'}): "
-            "clients near the mirror would not find older revisions",
+    of, expiring = name_of(origin), origin.get("allow_msg_ttl")
+    if mine > 0 and (theirs <= 0 or mine < theirs) and (config.get("mirror") or expiring):
+        text = f"history {mine} is shorter than that of `{of}` ({theirs if theirs > 0 else 'no limit'})"
+        lacking = (
+            "clients near the mirror would not find older revisions"
+            if config.get("mirror")
+            else f"if the last revision of a key expires in `{of}`, the one before would be missing here"
         )
+        yield Hazard(SHORTER_HISTORY, f"{text}: {lacking}")
+    others = [other.get("max_msgs_per_subject", -1) for other in origins if other is not None]
+    needed = any(other <= 0 or other >= mine > 0 for other in others)
+    if expiring and 0 < theirs and (mine <= 0 or mine > theirs) and not needed:
+        text = f"history {mine if mine > 0 else 'without limit'} is longer than that of `{of}` ({theirs})"
+        yield Hazard(LONGER_HISTORY, f"{text}: if a key expires there, `{name_of(config)}` would serve an older value")
 
 
-def _limits(config: StreamConfig, origins: Iterable[StreamConfig]) -> Iterator[Hazard]:
-    origins = list(origins)
-    size = config.get("max_msg_size", -1)
-    larger = [origin for origin in origins if 0 < size and not 0 < origin.get("max_msg_size", -1) <= size]
-    for origin in larger:
-        yield Hazard(
-            SMALLER_LIMITS,
-            f"max-value-size {format_size(size)} is below `{name_of(origin)}`'s "
-            f"({_size(origin.get('max_msg_size', -1))}): the first larger value would silently stop "
-            "replication",
-        )
-    limit = config.get("max_bytes", -1)
-    needed = sum(max(origin.get("max_bytes", -1), 0) for origin in origins)
-    if 0 < limit < needed:
-        yield Hazard(
-            SMALLER_LIMITS,
-            f"max-bytes {format_size(limit)} is below what the origins may hold ({format_size(needed)}): when "
-            "full, replication silently stops",
-        )
+def _limits(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> Iterator[Hazard]:
+    for item in limits.shortfalls(config, origins):
+        if item.certain:
+            yield Hazard(SMALLER_LIMITS, item.evidence, "Leave the limit of the replica out: it then holds everything")
 
 
 def full(config: StreamConfig, held: int) -> list[Hazard]:
@@ -360,7 +378,3 @@ def _pattern(rule: Transform) -> str:
 
 def _age(nanoseconds: int) -> str:
     return format_duration(duration_from_ns(nanoseconds)) if nanoseconds else "none"
-
-
-def _size(size: int) -> str:
-    return format_size(size) if size > 0 else "no limit"

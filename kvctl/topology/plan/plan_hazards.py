@@ -17,6 +17,7 @@ from kvctl.topology.hazards.hazards import (
     OF_AGGREGATES,
     OF_MIRRORS,
     RECREATED_ORIGIN,
+    SMALLER_LIMITS,
     UNREACHABLE_STREAM,
     Hazard,
     name_of,
@@ -83,7 +84,9 @@ def _replica(change: ResourceChange, inventory: Inventory, result: PlanHazards) 
     for item in change.located:
         result.add(change.name, _of_origin(item))
         result.warn(item.seen.warnings() if item.seen else ())
-    result.add(change.name, hazards.full(change.config, sum(_held(item, inventory) for item in change.located)))
+    if not any(hazard.name == SMALLER_LIMITS for hazard in introduced):
+        result.add(change.name, hazards.full(change.config, sum(_held(item, inventory) for item in change.located)))
+    result.warn(f"`{change.name}`: {text}" for text in hazards.possible(change.config, change.origin_configs))
     if change.kind is Kind.AGGREGATE:
         result.warn(hazards.outliving(change.config, change.origin_configs))
         result.warn(_overwritten(change))

@@ -11,10 +11,11 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketNotFound, WaitExpired
+from kvctl.kv.config import BucketConfig
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.apply.edit import hazards_of
-from kvctl.topology.hazards import lossy_edit
+from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.health import inspection
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from tests.support.raw import RawClient
@@ -286,6 +287,77 @@ async def test_smaller_limits(client, raw, replicas, unique):
     for wanted in (by_value, by_size):
         assert "smaller-limits" in await refused(create_aggregate(client, wanted))
     assert "smaller-limits" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket), max_bytes=500)))
+
+
+KB = 1000
+UNLIMITED, FULL, MORE, PLENTY = Origin("O"), 100 * KB, 110 * KB, 10**6
+
+
+@pytest.mark.parametrize(
+    ("limits", "replica", "refused", "warned"),
+    [
+        ({}, Mirror("M", UNLIMITED, max_bytes=KB), True, False),
+        ({}, Aggregate("G", (UNLIMITED,), max_bytes=KB), True, False),
+        ({}, Aggregate("G", (UNLIMITED,), max_value_size=PLENTY), True, False),
+        ({"max_bytes": FULL}, Mirror("M", UNLIMITED, max_bytes=FULL), False, False),
+        ({"max_bytes": FULL}, Mirror("M", UNLIMITED, max_bytes=FULL - 1), True, False),
+        ({"max_bytes": FULL}, Mirror("M", UNLIMITED, max_bytes=FULL, history=2), False, True),
+        ({"max_bytes": FULL, "storage": "memory"}, Mirror("M", UNLIMITED, max_bytes=FULL), True, False),
+        ({"max_bytes": FULL}, Aggregate("G", (UNLIMITED,), max_bytes=FULL), True, False),
+        ({"max_bytes": FULL}, Aggregate("G", (UNLIMITED,), max_bytes=MORE), False, True),
+        ({"max_bytes": FULL}, Aggregate("G", (UNLIMITED,), max_bytes=PLENTY), False, False),
+        ({"max_bytes": FULL}, Aggregate("G", (UNLIMITED,), max_bytes=PLENTY, writable=True), False, True),
+        ({"max_bytes": FULL}, Aggregate("G", (UNLIMITED,)), False, False),
+        ({"max_value_size": KB}, Aggregate("G", (UNLIMITED,), max_value_size=KB), True, False),
+        ({"max_value_size": KB}, Aggregate("G", (UNLIMITED,), max_value_size=KB + 200), False, True),
+        ({"max_value_size": KB}, Aggregate("G", (UNLIMITED,), max_value_size=3 * KB), False, False),
+        ({"discard": "old", "max_bytes": KB}, Mirror("M", UNLIMITED, max_bytes=PLENTY), True, False),
+        ({"max_msgs": 10, "max_bytes": KB}, Mirror("M", UNLIMITED), False, False),
+    ],
+    ids=str,
+)
+def test_replica_needs_room_for_what_its_origin_may_hold(limits, replica, refused, warned):
+    origin = BucketConfig("O").to_stream()
+    names = {"max_value_size": "max_msg_size"}
+    origin |= {names.get(name, name): value for name, value in limits.items()}
+    config = replica.to_stream([origin] if isinstance(replica, Aggregate) else origin)
+    found = [item.name for item in hazards.of_replica(config, [origin])]
+    assert (found, bool(hazards.possible(config, [origin]))) == (["smaller-limits"] if refused else [], warned)
+
+
+def test_room_for_a_replica_without_a_limit_is_unknown():
+    between = Mirror("M", UNLIMITED).to_stream(BucketConfig("O", max_bytes=FULL).to_stream())
+    config = Mirror("N", Origin("O", stream="M"), max_bytes=KB).to_stream(between)
+    assert hazards.of_replica(config, [between]) == []
+    assert "may be too small" in hazards.possible(config, [between])[0]
+
+
+async def test_added_origin_counts_with_those_that_an_aggregate_has(client, unique):
+    one, other, aggregate = unique(), unique(), unique("A")
+    for name in (one, other):
+        await client.create_bucket(name, max_bytes=FULL)
+    limited = Aggregate(aggregate, (Origin(one, prefix="one"),), max_bytes=5 * FULL)
+    await create_aggregate(client, limited)
+    assert (await builders.plan_origin(client.api, aggregate, Origin(other, prefix="other"))).warnings
+
+
+@pytest.mark.parametrize(("kept", "name"), [(1, "shorter-history"), (5, "longer-history")])
+async def test_history_of_keys_that_expire_one_by_one(client, raw, replicas, unique, kept, name):
+    bucket, aggregate = unique(), unique("A")
+    raw.create_bucket(bucket, allow_msg_ttl=True, max_msgs_per_subject=2)
+    replicas.aggregate(aggregate, source(bucket, aggregate), allow_msg_ttl=True, max_msgs_per_subject=kept)
+    for value, ttl in ((b"1", None), (b"2", None), (b"3", {"Nats-TTL": "1s"}), (b"4", {"Nats-TTL": "1s"})):
+        wanted = raw.put(bucket, "k", value, ttl)
+        until(lambda wanted=wanted: replicas.info(f"KV_{aggregate}")["sources"][0].get("seq", 0) >= wanted)
+        if value == b"3" and kept == 1:
+            break
+    left = {b"2"} if kept == 1 else {b""}
+    until(lambda: {raw.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.k").data} == left)
+    theirs = b"" if kept == 1 else b"2"
+    until(lambda: raw.request(f"$JS.API.DIRECT.GET.KV_{aggregate}.$KV.{aggregate}.k").data == theirs)
+    assert await names_of(client, f"KV_{aggregate}") == {name}
+    assert name in await refused(create_aggregate(client, Aggregate(unique("A"), (Origin(bucket),), history=kept)))
+    await create_aggregate(client, Aggregate(unique("A"), (Origin(bucket),)))
 
 
 # -- both --------------------------------------------------------------------------------------------------

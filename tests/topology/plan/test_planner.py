@@ -115,7 +115,7 @@ async def test_inherited_settings_follow_the_origins(client, unique):
     bucket, mirror, own, aggregate = unique(), unique("M"), unique("M"), unique("A")
     await client.create_bucket(bucket, history=3)
     await create_mirror(client, Mirror(mirror, Origin(bucket)))
-    await create_mirror(client, Mirror(own, Origin(bucket), history=9))
+    await create_mirror(client, Mirror(own, Origin(bucket), history=5))
     await create_aggregate(client, Aggregate(aggregate, (Origin(mirror),)))
     found = await plan(
         client,
