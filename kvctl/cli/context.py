@@ -40,7 +40,7 @@ group(
 
     A context holds a server's URL and how to authenticate. Contexts are the files that the `nats` command keeps in
     ~/.config/nats, and both commands read and write them. Every command takes --context NAME. Without it, the selected
-    context is used.
+    context is used. `add` is also `create`, as for all other resources.
     """,
 )
 

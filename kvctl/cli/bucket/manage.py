@@ -39,7 +39,7 @@ group(
     """Create, inspect, change and move buckets
 
     A bucket is a stream that holds keys and values, as described in ADR-8. These commands also list, show and delete
-    mirrors and aggregates.
+    mirrors and aggregates. `add` is also `create`, as for all other resources.
     """,
 )
 

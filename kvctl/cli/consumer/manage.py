@@ -48,7 +48,8 @@ group(
     """Consumers: read positions on streams
 
     A consumer remembers which messages it delivered and which were acknowledged. Programs that pull from the same
-    consumer share its messages. Each message goes to one of them, and is redelivered if it is not acknowledged.
+    consumer share its messages. Each message goes to one of them, and is redelivered if it is not acknowledged. `add`
+    is also `create`, as for all other resources.
     """,
 )
 

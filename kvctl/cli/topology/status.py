@@ -64,8 +64,8 @@ async def status(
     """Show the state of replicas.
 
     The state rests on evidence, because servers report a lag of 0 even for a replica that never received anything. An
-    `ok` replica has reached its origin's revision, and the entry counts agree. Counts do not prove that every key has
-    its value: use `kvctl topology audit` for that.
+    `ok` replica has reached its origin's revision, and the entry counts do not contradict that. Counts do not prove
+    that every key has its value: use `kvctl topology audit` for that.
 
     A replica with `missing entries` has reached the revision but holds fewer entries. `behind` and `stalled` replicas
     have not reached it in two checks, a second apart. `silent`, `never connected` and `failing` are the server's

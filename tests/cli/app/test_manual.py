@@ -67,6 +67,13 @@ class TestEveryCommand:
         wide = [f"{path}: {line}" for path, text in pages.items() for line in text.splitlines() if len(line) > 80]
         assert wide == []
 
+    def test_that_creates_has_both_names(self):
+        groups = [TREE.get_command(None, path.split()[1]) for path in _groups()]
+        creating = [group for group in groups if {"add", "create"} & {*group.list_commands(None)}]
+        assert len(creating) >= 9
+        assert all({"add", "create"} <= {*group.all_names()} for group in creating)
+        assert all("`create`" in str(group.help) for group in creating if "add" in group.list_commands(None))
+
     def test_at_the_root_is_listed_as_it_describes_itself(self):
         listed = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
         own = {name: inspect.cleandoc(TREE.get_command(None, name).help or "").partition("\n")[0] for name in listed}
