@@ -8,7 +8,7 @@ from kvctl.deferred import pattern
 from kvctl.errors import UsageError
 from kvctl.tokens import shown
 
-_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _NEXT = pattern(r",\s*(?=[A-Za-z]+://)")
 """Separator of two URLs in a list, if the second one has a scheme."""
 _HINT = "Write it like `nats://127.0.0.1:4222`; write `/ ? # @ , %` in a password as `%2F %3F %23 %40 %2C %25`"
@@ -27,7 +27,7 @@ class Address:
     def place(self) -> tuple[str, int]:
         """Return host and port."""
         parts = urlsplit(self.url)
-        return parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        return parts.hostname or "", parts.port or PORTS[parts.scheme]
 
     @property
     def websocket(self) -> bool:
@@ -97,7 +97,7 @@ def _read(text: str) -> Address | None:
     scheme = scheme.lower()
     try:
         parts = urlsplit(f"{scheme}://{place}")
-        valid = scheme in _PORTS and bool(parts.hostname) and parts.port != 0 and place[-1] != ":"
+        valid = scheme in PORTS and bool(parts.hostname) and parts.port != 0 and place[-1] != ":"
     except ValueError:  # a port that is not a number or too large, brackets that do not match
         valid = False
     if not valid or any(c.isspace() or not c.isprintable() for c in text):

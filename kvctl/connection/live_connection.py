@@ -58,6 +58,8 @@ class Connection:
         self._subscriptions: list[Subscription] = []
         self._deaf: PermissionDenied | None = None
         """Error that keeps replies from being received, if any."""
+        self._hears = False
+        """True if a reply has arrived on this connection."""
         self._last_word = ""
         """Last error sent by the server before it closed the connection."""
         self._soon: list[bytes] = []
@@ -143,6 +145,23 @@ class Connection:
             raise NoResponders(f"Nobody answers on `{subject}`")
         self._traced(subject, begun, f"{code} {text}".strip() if code else "")
         return answer
+
+    async def require_replies(self) -> None:
+        """Find out, before the first write of a connection, that replies arrive: without, its outcome stays unknown.
+
+        Raises PermissionDenied, NoServer; nothing was written.
+        """
+        deadline = time.monotonic() + self.timeout
+        while not self._hears:
+            try:
+                await self.flush()
+            except (ConnectionLost, RequestTimeout) as error:
+                if time.monotonic() > deadline:
+                    raise NoServer(f"{error.message}; nothing was written", hint=error.hint) from None
+                continue
+            if self._deaf is not None:
+                raise self._deaf
+            self._hears = True
 
     def request_soon(self, subject: bytes, payload: bytes, header: bytes = b"") -> asyncio.Future[Frame]:
         """Send one request, in one write with others of the moment, at a third of the cost of `request`.
@@ -363,6 +382,7 @@ class Connection:
                 await self._client.close()
 
     def _replied(self, frame: tuple[bytes, bytes, bytes, bytes]) -> None:
+        self._hears = True
         self._pending.reply(frame[0][len(self._replies) :], Frame(*frame))
 
     def _lost(self, error: KvctlError) -> None:
@@ -373,6 +393,7 @@ class Connection:
     async def disconnected(self) -> None:
         """Handle an event of `nats_client.Listener`, like the next three."""
         self._online.clear()
+        self._hears = False
         self.epoch += 1
         if not self._closed:
             self._outage.begin()

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.client import __version__ as CLIENT_VERSION
@@ -20,7 +21,7 @@ from nats.aio.subscription import Subscription
 from kvctl.connection.client_options import NO_LOGIN, Cause, Login, wants_tls
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError, NoServer, UsageError
-from kvctl.urls import Address
+from kvctl.urls import PORTS, Address
 from kvctl.wire import FrameParser, Sink
 
 SUPPORTED = (2, 16)
@@ -28,6 +29,8 @@ SUPPORTED = (2, 16)
 
 STAGGER_S = 0.25
 """Head start of a server before the next one is tried beside it (as in RFC 8305)."""
+MOST_SERVERS = 256
+"""Maximum number of servers to know: others that a server announces are ignored."""
 READ_BYTES = 256 << 10
 """Maximum bytes of one read, which asyncio limits to the same number."""
 
@@ -68,15 +71,13 @@ class NatsLink(NatsClient):
         self._sending: asyncio.Future[None] | None = None
         self._shown_url = ""
         self._logins = {address.place: login for address, login in logins}
-        self._login: Login = next((login for _, login in logins if any(login.values())), NO_LOGIN)
-        """Credentials for servers announced by others."""
 
     async def open(self, address: Address, options: dict[str, Any]) -> None:
         """Connect to this server, once. Raises the library's errors."""
         self._shown_url = address.url
         await self.connect(
             address.url,
-            **{**options, **self._logins.get(address.place, self._login)},
+            **{**options, **self._logins.get(address.place, NO_LOGIN)},
             error_cb=self._heard_error,
             disconnected_cb=self._heard_loss,
             reconnected_cb=self._heard_return,
@@ -200,18 +201,40 @@ class NatsLink(NatsClient):
 
     def _connect_command(self) -> bytes:
         """Return the command with the credentials: only for a server that may receive them, and only its own."""
-        if self._secure and not self._encrypted():
+        if self._encrypted():
+            self._secure = True  # for all later connections, too: an attacker may cut this one
+        elif self._secure:
             raise InTheClear(
                 f"The server at `{self._shown_url}` does not offer TLS",
                 hint="To connect without encryption, use `nats://` and none of the TLS options",
             )
-        uri = self._current_server.uri if self._current_server else None
-        place = (uri.hostname or "", uri.port or 0) if uri else ("", 0)
-        self.options.update(self._logins.get(place, self._login))
+        self.options.update(self._current_login())
         try:
             return super()._connect_command()
         except UsageError as error:
             raise CredentialsUnreadable(error.message, hint=error.hint) from None
+
+    def _current_login(self) -> Login:
+        """Return the credentials for this server: its own, or those of the one that announced it; none for others."""
+        uri = self._current_server.uri if self._current_server else None
+        return self._logins.get(_place(uri), NO_LOGIN) if uri else NO_LOGIN
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Take the servers that this one announces: new ones, up to a limit, and with the login of this one."""
+        announced = info.get("connect_urls")
+        if announced:
+            login, known = self._current_login(), {server.uri.netloc for server in self._server_pool}
+            new = []
+            for url in announced:
+                if len(known) >= MOST_SERVERS:
+                    break
+                with contextlib.suppress(ValueError):  # an invalid address
+                    if url not in known and (place := _place(urlsplit(f"nats://{url}")))[0]:
+                        self._logins.setdefault(place, login)
+                        known.add(url)
+                        new.append(url)
+            info = {**info, "connect_urls": new}
+        await super()._process_info(info, initial_connection)
 
     def _encrypted(self) -> bool:
         writer = getattr(self._transport, "_io_writer", None)
@@ -236,6 +259,11 @@ class NatsLink(NatsClient):
     async def _heard_end(self) -> None:
         if self.listener is not None:
             await self.listener.ended()
+
+
+def _place(uri: Any) -> tuple[str, int]:
+    """Return host and port of a parsed URL."""
+    return uri.hostname or "", uri.port or PORTS[uri.scheme]
 
 
 def require_supported(version: str = CLIENT_VERSION) -> None:

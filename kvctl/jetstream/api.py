@@ -124,6 +124,8 @@ class Api:
         payload = b"" if body is None else json.dumps(body).encode()
         deadline = time.monotonic() + (self.connection.timeout if timeout is None else timeout)
         met: KvctlError | None = None
+        if not retry:
+            await self.connection.require_replies()
         while True:
             left = max(deadline - time.monotonic(), 0.05)
             try:

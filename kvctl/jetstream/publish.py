@@ -50,6 +50,7 @@ async def publish(
     limit = connection.timeout if timeout is None else timeout
     deadline = time.monotonic() + limit
     while True:
+        await connection.require_replies()
         frame = await connection.request(subject, payload, header, timeout=limit)
         found = _SEQUENCE.search(frame.payload)
         if found and b'"error"' not in frame.payload:
@@ -67,6 +68,7 @@ async def publish(
 
 async def publish_soon(connection: Connection, subject: bytes, payload: bytes, header: bytes) -> int:
     """Publish once, in one socket write with other messages of the moment; raises Busy besides."""
+    await connection.require_replies()
     frame = await connection.request_soon(subject, payload, header)
     found = _SEQUENCE.search(frame.payload)
     if found and b'"error"' not in frame.payload:
@@ -161,6 +163,11 @@ class PublishWindow(RequestWindow):
         self._runs = 0
         self._head, self._length = b"?", 1
         """Beginning of the stream's acknowledgements, up to the sequence."""
+
+    async def __aenter__(self) -> PublishWindow:
+        await self._connection.require_replies()
+        await super().__aenter__()
+        return self
 
     async def send_run(self, tags: Sequence[Any], encode: Callable[[bytes], bytes]) -> None:
         """Send messages, encoded for a reply subject; a third of the cost of `send`, for clients and servers.
@@ -294,6 +301,7 @@ async def publish_batch(
     step = min(max(WRITE_BYTES // largest, 1), WRITE_MESSAGES)
     if not connection.online:
         await connection.wait_online(connection.timeout)
+    await connection.require_replies()
     with connection.denials() as denials:
         with suppress(NoServer):  # the request waits for the connection, and the server reports the gap
             for start in range(0, end, step):

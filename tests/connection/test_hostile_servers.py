@@ -1,0 +1,111 @@
+"""Servers that lie: where the password goes, when the connection may be in the clear, how many servers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kvctl.connection import Connection, connect
+from kvctl.connection.nats_client import MOST_SERVERS
+from kvctl.contexts import Context
+from kvctl.errors import KvctlError
+from kvctl.server import run_server
+from tests.connection.test_authentication import CA, _tls
+from tests.support.waiting import until_async
+
+FACTS: dict[str, Any] = {"server_id": "S", "version": "2.15.1", "headers": True, "max_payload": 1 << 20, "proto": 1}
+
+
+class Stranger:
+    """A server that answers the handshake and keeps what the clients of each connection said in CONNECT."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = FACTS | facts
+        self.connects: list[dict[str, Any]] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    def info(self, **facts: Any) -> bytes:
+        return b"INFO " + json.dumps(self.facts | facts).encode() + b"\r\n"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        writer.write(self.info())
+        with suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"CONNECT "):
+                    self.connects.append(json.loads(line[8:]))
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+
+    def drop(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def listening(stranger: Stranger, port: int = 0) -> AsyncIterator[int]:
+    """Run the server, and yield its port."""
+    server = await asyncio.start_server(stranger.serve, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        stranger.drop()
+
+
+async def opened(url: str) -> Connection:
+    return await connect(Context(url=url, timeout=timedelta(seconds=5)))
+
+
+@pytest.mark.guarantee("commands-10", by="fault")
+async def test_a_connection_never_goes_on_in_the_clear_after_tls(monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(CA))
+    stranger = Stranger()
+    with run_server(config=_tls()) as server:
+        connection = await opened(server.url.replace("://", "://ann:secret@").replace("127.0.0.1", "localhost"))
+        assert isinstance(connection._client._transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
+        port = server.port
+    async with listening(stranger, port):
+        await until_async(lambda: len(stranger.writers) >= 2, what="attempts to reconnect")
+        assert not stranger.connects
+        await connection.close()
+
+
+@pytest.mark.guarantee("commands-10", by="fault")
+@pytest.mark.parametrize("repeat", range(4))
+async def test_credentials_go_only_to_servers_that_their_own_server_announced(repeat):
+    """The list is shuffled: the first server, which is down, may come first in it."""
+    announced, hostile = Stranger(), Stranger()
+    async with listening(announced) as port, listening(hostile) as entry:
+        hostile.facts["connect_urls"] = [f"127.0.0.1:{port}"]
+        connection = await opened(f"nats://ann:first@127.0.0.1:1,nats://bob:second@127.0.0.1:{entry}")
+        hostile.facts = FACTS | {"auth_required": True}
+        hostile.drop()
+        await until_async(lambda: announced.connects or len(hostile.connects) > 1, what="a reconnect")
+        announced_to = [connect["user"] for connect in announced.connects]
+        await connection.close()
+    assert {connect["pass"] for connect in hostile.connects} == {"second"}
+    assert set(announced_to) <= {"bob"}
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same", "new"])
+async def test_announced_servers_are_bounded(same):
+    stranger = Stranger()
+    async with listening(stranger) as port:
+        connection = await opened(f"nats://127.0.0.1:{port}")
+        for number in range(60):
+            hosts = [f"10.{0 if same else number}.{n // 250}.{n % 250}:4222" for n in range(1000)]
+            stranger.writers[-1].write(stranger.info(connect_urls=["[", "a:b", "", *hosts]))
+        stranger.writers[-1].write(b"-ERR 'the last'\r\n")
+        await until_async(lambda: connection._last_word, what="the end of the flood")
+        assert len(connection._client._server_pool) <= MOST_SERVERS
+        with pytest.raises(KvctlError):
+            await connection.request("nobody", timeout=0.2)
+        await connection.close()
