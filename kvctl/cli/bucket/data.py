@@ -205,8 +205,11 @@ async def backup(session: Session, bucket: BucketName, directory: Directory) -> 
     examples=["kvctl bucket restore ./orders.bak", "kvctl bucket restore ./orders.bak --dry-run"],
     see=["bucket backup"],
     prints=(RESTORED, MANIFEST),
+    forces=lambda: (bucket_backup.OTHER_SUBJECTS,),
 )
-async def restore(session: Session, directory: Directory, settings: Replicas, dry_run: DryRun = False) -> None:
+async def restore(
+    session: Session, directory: Directory, settings: Replicas, dry_run: DryRun = False, force: Force = None
+) -> None:
     """Restore a backup under the bucket's own name.
 
     The files are compared with the manifest first, then the restored bucket, which rejects writes until it has been
@@ -214,15 +217,25 @@ async def restore(session: Session, directory: Directory, settings: Replicas, dr
     `bucket ls` lists it as `incomplete`; run the restore again to replace it.
 
     A restore never overwrites: delete the bucket first. Mirrors of it with other contents are reported.
+
+    Files and manifest must describe the same bucket. A configuration that republishes to buckets or to subjects of the
+    system, or that stores keys under other subjects, is refused without --force other-subjects: checksums show damage,
+    and not who made the backup.
     """
     expected = bucket_backup.read_manifest(directory)
+    saved = bucket_backup.read_stream(directory, expected)
+    bucket_backup.refuse_elsewhere(expected, saved, force or ())
+    for text in saved.elsewhere:
+        session.warn(f"The backup of `{expected.bucket}` {text}")
     if dry_run:
         session.show(_manifest_view(expected))
         return
     api = (await session.client()).api
     total = sum(file.bytes for file in expected.files if file.name == bucket_backup.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
-        done = await bucket_backup.restore(api, directory, replicas=settings.get("replicas"), advance=progress.advance)
+        done = await bucket_backup.restore(
+            api, directory, replicas=settings.get("replicas"), advance=progress.advance, force=force or ()
+        )
     await warn_of_stale(session, api, expected.stream)
     row = {
         "name": expected.bucket,

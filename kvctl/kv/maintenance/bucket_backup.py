@@ -13,14 +13,23 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from kvctl.documents import checksum
 from kvctl.documents.checksum import Checksum
-from kvctl.errors import BucketExists, ConflictError, KvctlError, OutcomeUnknown, RefusedError, ServerError, UsageError
+from kvctl.errors import (
+    BucketExists,
+    ConflictError,
+    HazardRefused,
+    KvctlError,
+    OutcomeUnknown,
+    RefusedError,
+    ServerError,
+    UsageError,
+)
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.server_snapshot import (
@@ -35,8 +44,9 @@ from kvctl.jetstream.server_snapshot import (
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import copy_bucket
-from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
+from kvctl.tokens import shown
 from kvctl.units import format_time
 
 MANIFEST = "manifest.json"
@@ -45,6 +55,8 @@ DATA = "stream.tar.s2"
 """The last two have the names and format of the `nats` CLI, which can restore them, too."""
 
 VERSION = 1
+OTHER_SUBJECTS = "other-subjects"
+"""Safety check of a restore, which `--force` overrides."""
 _LARGEST = 16 << 20
 
 
@@ -104,6 +116,55 @@ def read_manifest(directory: Path) -> BackupManifest:
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class SavedStream:
+    """Configuration and state of the stream in a backup, which fit its manifest."""
+
+    config: StreamConfig
+    state: StreamState
+    elsewhere: tuple[str, ...]
+    """What the bucket would take from other streams, or publish to other subjects."""
+    hazardous: bool
+    """True if that is more than a bucket of kvctl does by itself."""
+
+
+def read_stream(directory: Path, manifest: BackupManifest) -> SavedStream:
+    """Read the stream of a backup, which must be the bucket that its manifest describes. Raises ConflictError.
+
+    Checksums have no key: whoever made the folder chose everything in it.
+    """
+    document = _document(directory / CONFIG)
+    config, state = document.get("config"), document.get("state")
+    counts = "messages bytes first_seq last_seq".split()
+    if not isinstance(config, dict) or not isinstance(state, dict) or {type(state.get(it)) for it in counts} != {int}:
+        raise _damaged(directory, f"`{CONFIG}` has no configuration or state")
+    stream, prefix = f"{STREAM_PREFIX}{manifest.bucket}", f"{SUBJECT_PREFIX}{manifest.bucket}."
+    for found in (manifest.stream, config.get("name")):
+        if found != stream:
+            raise _damaged(directory, f"it has stream `{shown(str(found))}` and bucket `{shown(manifest.bucket)}`")
+    sources, subjects = config.get("sources") or (), config.get("subjects") or []
+    if (subjects != [f"{prefix}>"] and (subjects or not sources)) or config.get("mirror"):
+        raise _damaged(directory, f"its stream is not bucket `{shown(manifest.bucket)}` with the keys in `{prefix}>`")
+    try:
+        texts = [f"replicates from stream `{shown(source['name'])}`" for source in sources]
+        for verb, name in (("republishes", "republish"), ("stores", "subject_transform")):
+            if change := config.get(name):
+                texts.append(f"{verb} `{shown(change['src'])}` as `{shown(change['dest'])}`")
+        republish = config.get("republish") or {"src": prefix, "dest": ""}
+        own = republish["src"].startswith(prefix) and not republish["dest"].startswith(("$", ">", "*"))
+    except (TypeError, KeyError, AttributeError):
+        raise _damaged(directory, f"`{CONFIG}` has no valid configuration") from None
+    hazardous = not own or bool(config.get("subject_transform"))
+    return SavedStream(cast("StreamConfig", config), cast("StreamState", state), tuple(texts), hazardous)
+
+
+def refuse_elsewhere(manifest: BackupManifest, saved: SavedStream, force: Sequence[str]) -> None:
+    """Raise HazardRefused, unless forced, for a bucket that would publish or store under subjects of others."""
+    if saved.hazardous and OTHER_SUBJECTS not in force:
+        text = f"The backup of `{manifest.bucket}` {' and '.join(saved.elsewhere)}; nothing was restored"
+        raise HazardRefused(OTHER_SUBJECTS, text)
+
+
 def _document(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file of a backup. Raises UsageError, ConflictError."""
     try:
@@ -113,7 +174,7 @@ def _document(path: Path) -> dict[str, Any]:
     except OSError as error:
         hint = "Create one with `kvctl bucket backup BUCKET DIR`"
         raise UsageError(f"`{path.parent}` is not a backup: `{path.name}`: {error.strerror}", hint=hint) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _damaged(path.parent, f"`{path.name}` is not JSON") from None
     if not isinstance(document, dict):
         raise _damaged(path.parent, f"`{path.name}` is not a JSON object")
@@ -196,22 +257,28 @@ async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda
 
 
 async def restore(
-    api: Api, directory: Path, *, replicas: int | None = None, advance: Advance = lambda _: None
+    api: Api,
+    directory: Path,
+    *,
+    replicas: int | None = None,
+    advance: Advance = lambda _: None,
+    force: Sequence[str] = (),
 ) -> RestoreSummary:
     """Restore a backup under its own name, which must not exist; a failed or interrupted restore is removed.
 
     The leftovers of a killed restore are recognised and replaced. Raises UsageError if the directory has no backup,
-    ConflictError for a damaged one or a bucket that is incomplete afterwards, BucketExists, ServerError,
-    OutcomeUnknown.
+    ConflictError for a damaged one or a bucket that is incomplete afterwards, HazardRefused for one that takes or
+    publishes other subjects unless `force` has OTHER_SUBJECTS, BucketExists, ServerError, OutcomeUnknown.
     """
     expected = await asyncio.to_thread(read_manifest, directory)
-    saved = _document(directory / CONFIG)
-    wanted = _final(saved["config"], replicas)
+    saved = read_stream(directory, expected)
+    refuse_elsewhere(expected, saved, force)
+    wanted = _final(saved.config, replicas)
     stream, token = wanted["name"], copy_bucket.new_token()
     await catalog.refuse_namesake(api, stream.removeprefix(STREAM_PREFIX))
     replaced = await _make_room(api, stream)
-    config = held(wanted, saved["state"], token)
-    restoring = RestoreSession(api, config, saved["state"])
+    config = held(wanted, saved.state, token)
+    restoring = RestoreSession(api, config, saved.state)
     try:
         info = await _send(api, restoring, stream, directory / DATA, advance)
         _require_whole(expected, info["state"], wanted)

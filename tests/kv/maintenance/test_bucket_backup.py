@@ -14,7 +14,17 @@ import pytest
 
 import kvctl
 from kvctl.documents import checksum
-from kvctl.errors import BucketExists, BucketNotFound, ConflictError, ReadOnly, RefusedError, ServerError, UsageError
+from kvctl.errors import (
+    BucketExists,
+    BucketNotFound,
+    ConflictError,
+    HazardRefused,
+    ReadOnly,
+    RefusedError,
+    ServerError,
+    UsageError,
+)
+from kvctl.jetstream import streams
 from kvctl.jetstream.server_snapshot import CHUNK, RestoreSession
 from kvctl.kv import catalog
 from kvctl.kv.config import BucketConfig, Kind
@@ -439,6 +449,67 @@ async def _until(count: Callable[[], Any], wanted: int) -> None:
     async with asyncio.timeout(60):
         while await count() < wanted:
             await asyncio.sleep(0.05)
+
+
+FORGED: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+    "another-bucket": (ConflictError, {"name": "KV_STOLEN", "subjects": ["$KV.STOLEN.>"]}),
+    "a-stream": (ConflictError, {"name": "PLAIN", "subjects": ["orders.>", "secrets.>"]}),
+    "subjects-of-others": (ConflictError, {"subjects": ["orders.>"]}),
+    "more-subjects": (ConflictError, {"subjects": ["$KV.BUCKET.>", "orders.>"]}),
+    "no-subjects": (ConflictError, {"subjects": []}),
+    "a-mirror": (ConflictError, {"mirror": {"name": "KV_OTHER"}, "subjects": None}),
+    "a-mirror-with-subjects": (ConflictError, {"mirror": {"name": "KV_OTHER"}}),
+    "no-name": (ConflictError, {"name": None}),
+    "republish-of-everything": (HazardRefused, {"republish": {"src": ">", "dest": "leak.>"}}),
+    "republish-into-a-bucket": (HazardRefused, {"republish": {"src": "$KV.BUCKET.>", "dest": "$KV.OTHER.>"}}),
+    "republish-without-target": (ConflictError, {"republish": {"src": ">"}}),
+    "republish-of-no-kind": (ConflictError, {"republish": "leak.>"}),
+    "transform": (HazardRefused, {"subject_transform": {"src": "$KV.BUCKET.>", "dest": "orders.>"}}),
+    "sources-of-no-kind": (ConflictError, {"sources": "KV_OTHER"}),
+}
+
+
+def forge(directory: Path, bucket: str, change: dict[str, Any]) -> None:
+    """Change the configuration in a backup."""
+    saved = json.loads((directory / CONFIG).read_bytes())
+    saved["config"] |= json.loads(json.dumps(change).replace("BUCKET", bucket))
+    (directory / CONFIG).write_text(json.dumps(saved))
+    sign(directory)
+
+
+def sign(directory: Path) -> None:
+    """Make the checksums right, which have no key."""
+    manifest = json.loads((directory / MANIFEST).read_bytes())
+    files = [asdict(bucket_backup.hashed(directory / name)) for name in (CONFIG, DATA)]
+    manifest = {name: text for name, text in (manifest | {"files": files}).items() if name != "checksum"}
+    (directory / MANIFEST).write_text(json.dumps({**manifest, "checksum": checksum.of_document(manifest)}))
+
+
+@pytest.mark.parametrize("case", FORGED)
+async def test_a_backup_of_something_else_than_its_manifest_says_is_refused(client, bucket_name, directory, case):
+    error, change = FORGED[case]
+    await lost(client, bucket_name, directory)
+    forge(directory, bucket_name, change)
+    before = await streams.names(client.api)
+    with pytest.raises(error):
+        await bucket_backup.restore(client.api, directory)
+    assert await streams.names(client.api) == before
+
+
+async def test_a_republish_of_others_is_restored_by_force(client, bucket_name, directory):
+    await lost(client, bucket_name, directory)
+    forge(directory, bucket_name, {"republish": {"src": ">", "dest": "leak.>"}})
+    done = await bucket_backup.restore(client.api, directory, force=[bucket_backup.OTHER_SUBJECTS])
+    assert done.info["config"]["republish"]["dest"] == "leak.>"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"config": [], "state": {}}', "[" * 100_000, '{"config": {}}'])
+async def test_a_configuration_that_cannot_be_read_is_damage(client, bucket_name, directory, content):
+    await lost(client, bucket_name, directory)
+    (directory / CONFIG).write_text(content)
+    sign(directory)
+    with pytest.raises(ConflictError):
+        await bucket_backup.restore(client.api, directory)
 
 
 def test_the_configuration_of_a_restore_lets_nobody_in():
