@@ -87,6 +87,12 @@ class NotFoundError(KvctlError, kind="not-found"):
     """The named thing does not exist."""
 
     exit_code = 3
+    confirmed = True
+    """False if a replica reported it, and neither the stream's leader nor a mirror's origin could be asked."""
+
+    def __init__(self, message: str, *, confirmed: bool = True, **facts: Any) -> None:
+        super().__init__(message if confirmed else f"{message} (not confirmed by the leader of the stream)", **facts)
+        self.confirmed = confirmed
 
 
 class BucketNotFound(NotFoundError, kind="bucket-not-found"):

@@ -69,6 +69,8 @@ class Bucket(Handle):
     ) -> list[Entry | None]:
         """Return the entries of many keys in the order given, None for missing keys. Raises as `get`.
 
+        Of the missing keys, `unconfirmed` has those whose absence no leader could confirm.
+
         `at_least` maps keys to revisions: when the nearest replica is behind one of them, the leader is asked.
         """
         check_keys(keys)
@@ -332,15 +334,15 @@ class Bucket(Handle):
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
             info = self.binding.info
-            raise _absent(self.name, key, renaming(info["config"]) if info else None)
+            raise _absent(self.name, key, renaming(info["config"]) if info else None, key not in self.unconfirmed)
         if entry.operation is not Operation.PUT:
-            raise _gone(entry)
+            raise _gone(entry, key not in self.unconfirmed)
         return entry
 
     async def _at_revision(self, key: str, revision: int, leader: bool) -> Entry:
         if revision < 1:
             raise UsageError("Revisions start at 1")
-        entry = None
+        entry, confirmed = None, True
         if not leader and self.binding.direct:
             try:
                 request = DirectRequest(sequence=revision)
@@ -354,12 +356,16 @@ class Bucket(Handle):
             except UnreachableError:
                 if leader:
                     raise
+                confirmed = False
         if entry is None:
             raise RevisionNotFound(
                 f"Bucket `{self.name}` does not hold revision {revision} of `{key}`",
                 hint=f"List the stored revisions with `kvctl history {self.name} {key}`",
+                confirmed=confirmed,
             )
-        return self._living(key, entry)
+        if entry.operation is not Operation.PUT:
+            raise _gone(entry)
+        return entry
 
     async def _mark(self, key: str, operation: str, revision: int | None, ttl: timedelta | None = None) -> int:
         header = conditional_write.write_headers(
@@ -402,12 +408,12 @@ class Bucket(Handle):
         return NEVER if entry.ttl == NEVER else None
 
 
-def _absent(bucket: str, key: str, reason: str | None = None) -> KeyNotFound:
+def _absent(bucket: str, key: str, reason: str | None = None, confirmed: bool = True) -> KeyNotFound:
     hint = reason or f"List the keys with `kvctl keys {bucket}`"
-    return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint=hint)
+    return KeyNotFound(f"Key `{key}` is not in bucket `{bucket}`", hint=hint, confirmed=confirmed)
 
 
-def _gone(entry: Entry) -> KeyNotFound:
+def _gone(entry: Entry, confirmed: bool = True) -> KeyNotFound:
     when = format_time(entry.created_ns)
     how = {"MaxAge": "expired"}.get(
         entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted"
@@ -416,4 +422,5 @@ def _gone(entry: Entry) -> KeyNotFound:
     return KeyNotFound(
         f"Key `{entry.key}` is not in bucket `{entry.bucket}`",
         hint=f"It {how} at {when} (revision {entry.revision}). {left}",
+        confirmed=confirmed,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ from kvctl.errors import (
     StreamNotFound,
     UnreachableError,
 )
-from kvctl.jetstream import direct_get, streams
+from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv import conditional_write, stream_kind
 from kvctl.kv import resolve as bindings
-from kvctl.kv.entry import Entry, from_message
+from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of, renaming, stop_renaming
@@ -37,6 +37,10 @@ RETRY_PAUSE = 0.1
 ATTEMPTS = 2
 """Gets from the nearest replicas, which may lag behind this session's writes, before the leader is asked."""
 RESOLVE_TIMEOUT = 1.0
+CONFIRM_TIMEOUT_S = 2.0
+"""Seconds to wait for the leader that confirms a miss."""
+UNCONFIRMED_KEYS = 10_000
+"""Maximum number of keys to remember."""
 
 
 class Handle:
@@ -48,6 +52,8 @@ class Handle:
         self.name = check_bucket(name)
         self.read_only = read_only or api.connection.context.read_only
         self.own = OwnWrites()
+        self.unconfirmed: set[str] = set()
+        """Keys that a replica misses, as of the last read of each, and whose absence no leader could confirm."""
         self.binding = bindings.assumed(api, name, stream, prefix)
         self.fixed = stream is not None or prefix is not None
         """True if the stream was given, so that the name is not resolved."""
@@ -97,7 +103,10 @@ class Handle:
         return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
-        """Return the key's last entry, deletions included; None for a key never written. Raises as `get`."""
+        """Return the key's last entry, deletions included; None for a key never written. Raises as `get`.
+
+        Any server of the stream, or a mirror, answers. A miss is a claim that the leader has to confirm: see `confirm`.
+        """
         for _ in range(ATTEMPTS):
             if leader or not self.binding.direct:
                 break
@@ -106,8 +115,40 @@ class Handle:
                 return await self.last_entry(key)
             sequence, stream = (message.sequence, message.stream) if message else (0, None)
             if self.binding.direct and not self.behind(key, sequence, stream):
-                return self.entry(key, message)
+                return await self._checked(key, self.entry(key, message))
         return self.entry(key, await self._from_leader(key))
+
+    async def _checked(self, key: str, entry: Entry | None) -> Entry | None:
+        """Return a replica's answer, a miss as the leader confirms it."""
+        if entry is not None and entry.operation is Operation.PUT:
+            return entry
+        return (await self.confirm({key: entry}))[key]
+
+    async def confirm(self, missing: Mapping[str, Entry | None]) -> dict[str, Entry | None]:
+        """Return the last entries of keys that a replica misses, from the leader of the stream, or a mirror's origin.
+
+        A key without an answer keeps what is given, and `unconfirmed` has it. A mirror's own leader
+        confirms the absence of keys that its filter leaves out.
+        """
+        found: dict[str, Entry | None] = dict(missing)
+        asked: dict[Binding, list[str]] = {}
+        for key in missing:
+            own = not self.binding.replicates(key)
+            asked.setdefault(self.binding if own else self.binding.source, []).append(key)
+        told: set[str] = set()
+        for judge, keys in asked.items():
+            subjects = {judge.subject(key): key for key in keys}
+            with suppress(KvctlError, TimeoutError):
+                async with asyncio.timeout(CONFIRM_TIMEOUT_S + len(keys) / 1000):
+                    answers = await multi_get.last_of_each(judge.api, judge.stream, list(subjects), leader=True)
+                told.update(subjects[subject] for subject in answers)
+                for subject, message in answers.items():
+                    if message is not None and message.subject == subject:
+                        found[subjects[subject]] = from_message(self.name, len(judge.prefix), message)
+        self.unconfirmed -= told
+        if len(self.unconfirmed) < UNCONFIRMED_KEYS:
+            self.unconfirmed |= missing.keys() - told
+        return found
 
     async def last_revision(self, key: str) -> int:
         """Return the revision of the key's last entry at the leader, deletions included; 0 for none."""

@@ -13,7 +13,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.stream_info import Source
 from kvctl.kv import stream_kind
-from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, matches
 from kvctl.suggest import did_you_mean
 from kvctl.tokens import check_name, check_prefix
 
@@ -58,6 +58,13 @@ class Binding:
         subjects = [] if self.info is None else self.info["config"].get("subjects") or []
         heads = [subject.removesuffix(">") for subject in subjects]
         return not heads or any(head.startswith(self.prefix) or self.prefix.startswith(head) for head in heads)
+
+    def replicates(self, key: str) -> bool:
+        """Return False for a mirror whose filter leaves the key out."""
+        mirror = (self.info["config"].get("mirror") if self.info else None) or {}
+        filters = [each["src"] for each in mirror.get("subject_transforms") or ()] or [mirror.get("filter_subject")]
+        kept = [text.removeprefix(self.prefix) for text in filters if text and text.startswith(self.prefix)]
+        return not kept or matches(key, tuple(kept))
 
     def subject(self, key: str) -> str:
         """Return the subject of the key in the stream."""

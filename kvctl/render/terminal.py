@@ -138,6 +138,8 @@ class Terminal:
         """Print an error, and its hint after a blank line."""
         if self.documents:
             fields = {"code": error.exit_code, "kind": error.kind, "message": error.message, "hint": error.hint or None}
+            if not getattr(error, "confirmed", True):
+                fields["confirmed"] = False
             self._document("error", fields)
             return
         self.emit(self._labelled("error:", "red bold", error.message))

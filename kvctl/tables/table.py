@@ -143,6 +143,11 @@ class Table(Generic[K, V]):
         """
         return self._typed(await self._read(self._place(family, self._keys.serialize(key)), leader=leader))
 
+    @property
+    def confirmed(self) -> bool:
+        """Return False if an entry was missing in an answer, and no leader could confirm its absence."""
+        return not any(bucket.unconfirmed for bucket in self.layout.buckets)
+
     async def exists(self, key: K, *, family: str | None = None) -> bool:
         """Return whether the entry exists."""
         return await self._read(self._place(family, self._keys.serialize(key))) is not None

@@ -34,7 +34,7 @@ async def arrived(bucket: Bucket, key: str, value: bytes, limit: float = LIMIT) 
     deadline = time.monotonic() + limit
     while True:
         entry = await bucket.last_entry(key)
-        if entry is not None and entry.value == value:
+        if entry is not None and entry.value == value and entry.stream == bucket.binding.stream:  # not its origin
             return entry
         assert time.monotonic() < deadline, f"{key} did not arrive"
         await asyncio.sleep(0.02)

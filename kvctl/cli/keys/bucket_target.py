@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeAlias
 import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import ref_target
-from kvctl.cli.keys.arguments import Fact, Reading, check_writable, open_bucket, parse_revision
+from kvctl.cli.keys.arguments import Fact, Reading, check_writable, listed, open_bucket, parse_revision
 from kvctl.cli.keys.output import Shape, encode, revision_view, show_entries, warn_of_other_life, warn_of_return
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
@@ -110,6 +110,11 @@ class BucketReader:
         if not self._reading.literal:
             return await self._bucket.get_many(keys, leader=self._reading.leader)
         return [await self._if_there(key) for key in keys]
+
+    def absent(self, keys: Sequence[str]) -> KeyNotFound:
+        """Return the error for missing keys, which says if the leader did not confirm one of them."""
+        confirmed = self._past is not None or self._bucket.unconfirmed.isdisjoint(keys)
+        return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing, confirmed=confirmed)
 
     def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["kvctl.Entry"], None]:
         """Yield the entries of matching keys, in batches."""

@@ -17,14 +17,13 @@ from kvctl.cli.keys.arguments import (
     Reading,
     Since,
     check_filters,
-    listed,
     revision,
     split_keys,
 )
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.keys.output import Shape
 from kvctl.cli.records import ENTRY, ENTRY_AT_REF, KEY, KEY_AT_REF, KEY_COUNT
-from kvctl.errors import KeyNotFound, UsageError
+from kvctl.errors import UsageError
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
@@ -108,7 +107,7 @@ async def _show_several(session: Session, reader: TargetReader, named: Sequence[
 
     await reader.show(session, batches(), empty="" if named else "No keys match")
     if missing:
-        raise KeyNotFound(f"{listed(missing)} not in {reader.place}", hint=reader.listing)
+        raise reader.absent(missing)
 
 
 @command(

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import kvctl
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Fact, Reading
+from kvctl.cli.keys.arguments import Fact, Reading, listed
 from kvctl.cli.records import ENTRY_AT_REF, KEY_AT_REF, WRITE_AT_REF
 from kvctl.cli.repo.options import At, open_branch, open_repository, parse_at, parse_branch
 from kvctl.errors import ConflictError, KeyExists, KeyNotFound, UsageError
@@ -107,8 +107,12 @@ class RefReader:
         """Return the entry of a key. Raises KeyNotFound."""
         (entry,) = await self._repository.get(self._at.ref, key)
         if entry is None:
-            raise KeyNotFound(f"Key `{key}` is not in {self.place}", hint=self.listing)
+            raise self.absent([key])
         return entry
+
+    def absent(self, keys: Sequence[str]) -> KeyNotFound:
+        """Return the error for missing keys."""
+        return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing)
 
     async def named(self, keys: Sequence[str]) -> list["model.VersionedEntry | None"]:
         """Return the entries of keys, None for keys that do not exist."""

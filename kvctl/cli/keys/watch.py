@@ -166,6 +166,8 @@ async def wait(
         entry = await _last_look(source, key, condition, session.context.timeout)
         if not condition.holds(entry):
             raise condition.expired(key, limit) from None
+    if missing and key in source.unconfirmed:
+        session.warn(f"`{key}` is missing, but the leader of the stream did not confirm it")
     if entry is not None and not missing:
         session.show(Shape(encoding=encoding, headers=headers).document(entry))
 
@@ -239,11 +241,18 @@ async def _until_watched(bucket: "kvctl.Bucket", key: str, condition: Condition,
     async with await bucket.watch(key, follow=not once) as watcher, aclosing(watcher.batches()) as batches:
         async for batch in batches:
             for last in batch:
-                if condition.holds(last):
+                if await _holds(bucket, key, condition, last):
                     return last
-            if not batch and last is None and condition.holds(None):
+            if not batch and last is None and await _holds(bucket, key, condition, None):
                 return None
     raise TimeoutError
+
+
+async def _holds(bucket: "kvctl.Bucket", key: str, condition: Condition, entry: "kvctl.Entry | None") -> bool:
+    """Return whether an entry of the watch meets the condition; a missing key is confirmed, as by a get."""
+    if condition.missing and condition.holds(entry):
+        entry = (await bucket.confirm({key: entry}))[key]
+    return condition.holds(entry)
 
 
 async def _until_polled(bucket: "kvctl.Bucket", key: str, condition: Condition) -> "kvctl.Entry | None":

@@ -9,10 +9,10 @@ from typing import Annotated, NoReturn
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import Filters, KeyedName, Program, flag, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import listed, split_keys
+from kvctl.cli.keys.arguments import split_keys
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.process import programs
-from kvctl.errors import ConflictError, KeyNotFound, KvctlError, UsageError
+from kvctl.errors import ConflictError, KvctlError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
@@ -83,9 +83,11 @@ async def _values(reader: TargetReader, named: list[str], wild: list[str]) -> di
     filters = [*named, *wild] or [">"]
     async for batch in reader.matching(filters):
         found.update((entry.key, entry.value) for entry in batch)
-    missing = [key for key in named if key not in found]
-    if missing:
-        raise KeyNotFound(f"{listed(missing)} not in {reader.place}", hint=reader.listing)
+    if missing := [key for key in named if key not in found]:
+        entries = await reader.named(missing)
+        found.update((entry.key, entry.value) for entry in entries if entry is not None)
+    if missing := [key for key in missing if key not in found]:
+        raise reader.absent(missing)
     return found
 
 

@@ -110,11 +110,13 @@ async def get(
     with its version.
     """
     name = tables_keys.parse_key(key)
-    entry = await (await open_table(session, table)).get(name, family=family, leader=leader)
+    opened = await open_table(session, table)
+    entry = await opened.get(name, family=family, leader=leader)
     if entry is None:
         raise KeyNotFound(
             f"{tables_changes.named(family, name)} is not in table `{table}`",
             hint=f"List the keys with `kvctl table keys {table}`",
+            confirmed=opened.confirmed,
         )
     if session.options.output is not None:
         session.show(document(entry_row(entry, encoding), *ENTRIES, tsv=records.TABLE_ENTRY.columns, name="key"))
@@ -163,7 +165,8 @@ async def get_all(
     In JSON, missing entries are null. In other formats they are left out, and the exit code is 3.
     """
     names = [tables_keys.parse_key(key) for key in keys]
-    found = await (await open_table(session, table)).get_all(names, family=family, leader=leader)
+    opened = await open_table(session, table)
+    found = await opened.get_all(names, family=family, leader=leader)
     rows: list[Any] = [None if entry is None else entry_row(entry, encoding) for entry in found]
     with_nulls = session.output in ("json", "ndjson", "yaml")
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
@@ -171,7 +174,8 @@ async def get_all(
     session.show(View(columns=ENTRIES, tsv=records.TABLE_ENTRY.columns, rows=shown, name="key", light=True))
     if missing and not with_nulls:
         listed = ", ".join(tables_changes.named(family, name) for name in missing[:10])
-        raise KeyNotFound(f"Not in table `{table}`: {listed}" + (" and more" if len(missing) > 10 else ""))
+        more = " and more" if len(missing) > 10 else ""
+        raise KeyNotFound(f"Not in table `{table}`: {listed}{more}", confirmed=opened.confirmed)
     return 0
 
 

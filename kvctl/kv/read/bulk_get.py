@@ -35,13 +35,19 @@ Answers = dict[str, StoredMessage | None]
 
 
 async def get_many(
-    bucket: Bucket, keys: Sequence[str], *, leader: bool, at_least: Mapping[str, int] | None = None
+    bucket: Bucket,
+    keys: Sequence[str],
+    *,
+    leader: bool,
+    at_least: Mapping[str, int] | None = None,
+    confirm: bool = True,
 ) -> dict[str, Entry | None]:
     """Return the last entry of each key, deletions included; the keys are distinct.
 
     One consumer reads many keys that are most of a bucket's. Else one request reads a thousand keys where server and
     permissions allow it; otherwise a window of requests reads one each. Answers of a replica older than a key's
-    revision in `at_least` are requested again from the leader.
+    revision in `at_least` are requested again from the leader, and so are missing keys, unless the caller does not
+    rely on their absence.
     """
     known = at_least or {}
     found: dict[str, Entry | None] = {}
@@ -68,6 +74,9 @@ async def get_many(
     if not leader and near.direct:
         answers = await last_of_each(near.api, near.stream, [near.subject(key) for key in left()])
         _take(bucket, _entries(bucket, near, answers), found, known)
+    if confirm and not leader:
+        missing = {key: entry for key, entry in found.items() if entry is None or entry.operation is not Operation.PUT}
+        found |= await bucket.confirm(missing) if missing else {}
     subjects = [source.subject(key) for key in left()]
     answers = await last_of_each(source.api, source.stream, subjects, leader=True)
     found |= _entries(bucket, source, answers)

@@ -120,7 +120,7 @@ async def _found(bucket: Bucket, transaction: Transaction, *, leader: bool = Fal
     Without `leader` they may come from a lagging replica: the batch is conditional on the revisions found.
     """
     keys = list(dict.fromkeys(condition.key for condition in transaction.expected))
-    found = await bulk_get.get_many(bucket, keys, leader=leader)
+    found = await bulk_get.get_many(bucket, keys, leader=leader, confirm=False)
     failures = transaction.failures(found)
     if failures and not leader:
         return await _found(bucket, transaction, leader=True)

@@ -74,6 +74,9 @@ async def latest(bucket: Bucket, keys: Sequence[str]) -> dict[str, StoredValue]:
                 found |= await _one_by_one(bucket, some, leader=True)
             else:
                 found |= _living(binding, messages)
+                answered = {message.subject for message in messages}  # a replica whose storage is damaged may miss one
+                absent = [key for key in some if binding.subject(key) not in answered]
+                found |= await _one_by_one(bucket, absent, leader=True)
         return found
     return await _one_by_one(bucket, left, leader=True)
 

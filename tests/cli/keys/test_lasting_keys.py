@@ -20,6 +20,7 @@ def fading(server, raw, unique) -> Keyed:
     return Keyed(name, server.url, raw)
 
 
+@pytest.mark.guarantee("writing-17")
 def test_never_is_kept_by_everything_that_carries_a_value(fading, tmp_path, unique):
     def done(*args: str, **settings: Any) -> None:
         result = fading(*args, **settings)

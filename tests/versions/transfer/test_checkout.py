@@ -248,6 +248,7 @@ async def test_only_writes_between_plan_and_last_change_count_as_others(reposito
     assert (await roll_out(repository, commit, bucket)).written_by_others == []
 
 
+@pytest.mark.guarantee("writing-17")
 @pytest.mark.parametrize("atomic", [True, False])
 async def test_checkout_keeps_keys_that_never_expire(repository, client, bucket_name, atomic):
     bucket = await client.create_bucket(bucket_name, atomic=atomic, marker_ttl=timedelta(seconds=1))
