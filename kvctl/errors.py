@@ -277,6 +277,11 @@ class CancelledByUser(RefusedError, kind="cancelled"):
 class ReadOnly(RefusedError, kind="read-only"):
     """A write to something read-only."""
 
+    aggregate: dict[str, Any] | None = None
+    """Configuration of the stream of an aggregate that takes no writes."""
+    key: str | None = None
+    """Key that was to be written there."""
+
 
 class HazardRefused(RefusedError, kind="hazard-refused"):
     """A change would lose or hide data; `--force` with its `name` overrides it."""

@@ -18,10 +18,10 @@ def quoted(names: Iterable[str], limit: int | None = None) -> str:
     return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
 
 
-def joined(words: Iterable[str]) -> str:
+def joined(words: Iterable[str], conjunction: str = "and") -> str:
     """Join words for a sentence: `a`, `a and b`, `a, b and c`."""
     *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def with_article(noun: str) -> str:

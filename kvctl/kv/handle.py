@@ -30,7 +30,7 @@ from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.names import check_bucket, check_key
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of, renaming, stop_renaming
-from kvctl.phrases import quoted
+from kvctl.phrases import joined
 from kvctl.tokens import encoded
 
 RETRY_PAUSE = 0.1
@@ -171,7 +171,7 @@ class Handle:
         sole = info is not None and info["config"].get("num_replicas", 1) == 1
         return self.own.stale(key, revision, sole=sole and stream == self.binding.stream)
 
-    def check_writes_go_somewhere(self) -> None:
+    def check_writes_go_somewhere(self, key: str | None = None) -> None:
         """Raise ReadOnly for an aggregate without own subjects, and for a mirror of something other than a bucket.
 
         Raises BucketNotFound if the stream of this name was replaced by one with other subjects, and RefusedError if it
@@ -187,9 +187,12 @@ class Handle:
                 f"`{self.name}` mirrors `{source.stream}`, which is not a bucket: keys cannot be written to it"
             )
         if not source.writable:
-            names = quoted(source.origins)
+            names = joined(f"`{name}`" for name in source.origins)
             raise ReadOnly(
-                f"`{self.name}` is a read-only aggregate of {names}", hint="Write to the origin that holds the key"
+                f"`{self.name}` is a read-only aggregate of {names}",
+                hint="Write to the origin that holds the key",
+                aggregate=source.info and source.info["config"],
+                key=key,
             )
 
     async def _direct(self, key: str) -> StoredMessage | None:
@@ -254,7 +257,7 @@ class Handle:
                 )
             except NoResponders:
                 with suppress(RequestTimeout):  # no answer here either: a leader is being elected
-                    await self._no_stream()
+                    await self._no_stream(key)
                 if time.monotonic() > deadline:
                     raise UnreachableError(
                         f"Bucket `{self.name}` does not accept writes at the moment",
@@ -265,12 +268,12 @@ class Handle:
                 self.own.note(key, revision)
                 return revision
 
-    async def _no_stream(self) -> None:
+    async def _no_stream(self, key: str) -> None:
         """Resolve the name after a write that nobody took. Raises BucketNotFound, ReadOnly."""
         before = self.binding.source.write_prefix
         binding = await self.locate(fresh=True)
         source = binding.source
-        self.check_writes_go_somewhere()
+        self.check_writes_go_somewhere(key)
         if (
             source is not binding
             and source.write_prefix == before
@@ -288,7 +291,7 @@ class Handle:
         if self.binding.info is not None and not self.fixed:  # already known, so this needs no request
             stream_kind.refuse(self.binding.info["config"], forcible=False)
             if self.binding.origin is not None or renaming(self.binding.info["config"]):
-                self.check_writes_go_somewhere()
+                self.check_writes_go_somewhere(key)
         if key is not None:
             check_key(key)
             self._check_length(key)

@@ -194,7 +194,7 @@ class TestAggregate:
             aggregate.delete(f"{names[0]}.k"),
             aggregate.purge(f"{names[0]}.k"),
         ):
-            with pytest.raises(ReadOnly, match=f"read-only aggregate of `{names[0]}`, `{names[1]}`") as caught:
+            with pytest.raises(ReadOnly, match=f"read-only aggregate of `{names[0]}` and `{names[1]}`") as caught:
                 await attempt
             assert caught.value.exit_code == 1
 

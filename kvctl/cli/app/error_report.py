@@ -9,9 +9,12 @@ from typer.core import TyperOption
 
 from kvctl.cli.app.help_page import argument_usage, arguments, spellings, usage
 from kvctl.cli.app.session import Interruption
-from kvctl.errors import KvctlError, UsageError
+from kvctl.errors import KvctlError, ReadOnly, UsageError
+from kvctl.kv import names
+from kvctl.phrases import joined
 from kvctl.render.terminal import OutputClosed, Terminal
 from kvctl.suggest import nearest
+from kvctl.topology.model import subjects
 
 _SECRETS = {
     "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
@@ -19,8 +22,8 @@ _SECRETS = {
 }
 
 
-def report(error: BaseException, terminal: Terminal) -> int:
-    """Print the error to stderr and return the exit code."""
+def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = ()) -> int:
+    """Print the error of a command line to stderr and return the exit code."""
     error = _first(error)
     if isinstance(error, OutputClosed):
         return 0
@@ -29,6 +32,8 @@ def report(error: BaseException, terminal: Terminal) -> int:
     shown = _as_kvctl_error(error)
     if shown is None:
         shown = _bug(error, terminal)
+    if isinstance(shown, ReadOnly) and shown.aggregate is not None and shown.key is not None:
+        shown.hint = _hint_of_origin(shown.aggregate, shown.key, argv) or shown.hint
     terminal.report(shown)
     return shown.exit_code
 
@@ -77,6 +82,28 @@ def _bug(error: BaseException, terminal: Terminal) -> KvctlError:
 
 class _Bug(KvctlError, kind="bug"):
     """Error that kvctl does not expect."""
+
+
+_WRITES = "put create update touch delete purge edit revert".split()
+
+
+def _hint_of_origin(aggregate: dict[str, Any], key: str, argv: Sequence[str]) -> str | None:
+    """Return the command lines that write the key of an aggregate where it comes from; None if that is unknown."""
+    try:
+        found = subjects.written_at(aggregate, key)
+    except UsageError:  # a transform that kvctl cannot invert
+        return None
+    verb = next((word for word in argv if word in _WRITES), "put")
+    value = " VALUE" if verb in ("put", "create", "update") else ""
+    lines: dict[str, str] = {}
+    for source, subject in found:
+        bucket, _, there = subject.removeprefix(names.SUBJECT_PREFIX).partition(".")
+        if subject.startswith(names.SUBJECT_PREFIX) and there and not names.is_wild(there):
+            domain = f"--domain {source.domain} " if source.domain else ""
+            lines[f"`kvctl {verb} {domain}{bucket} {there}{value}`"] = f"`{bucket}`"
+    if not lines:
+        return f"No origin has a key that lands at `{key}`" if not found else None
+    return f"The key comes from {joined(dict.fromkeys(lines.values()), 'or')}: {joined(lines, 'or')}"
 
 
 def _name(param: Any) -> str:

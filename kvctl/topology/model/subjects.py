@@ -8,12 +8,13 @@ work on subjects as bytes off the wire.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 from kvctl.errors import UsageError
-from kvctl.kv.names import SUBJECT_PREFIX, check_filter, is_wild
+from kvctl.jetstream.stream_info import Source
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_filter, is_wild
 
 _PLACE = re.compile(r"\$(\d+)\Z|\{\{\s*[wW]ildcard\(\s*(\d+)\s*\)\s*\}\}\Z")
 LITERAL = re.compile(r"[-/_=a-zA-Z0-9]+\Z")
@@ -247,6 +248,16 @@ class KeyMapping:
 
     def _sends(self, subject: str, landed: str) -> bool:
         return self.land(_bytes(subject)) == _bytes(landed)
+
+
+def written_at(aggregate: Mapping[str, Any], key: str) -> list[tuple[Source, str]]:
+    """Return the sources of an aggregate whose keys can land at this key, each with their subject there, or a filter.
+
+    Raises UnknownTransform.
+    """
+    subject = f"{SUBJECT_PREFIX}{aggregate['name'].removeprefix(STREAM_PREFIX)}.{key}"
+    sources = aggregate.get("sources") or []
+    return [(Source.parse(item), origin) for item in sources for origin in KeyMapping.of(item).origins(subject)]
 
 
 def _sources_of(rule: Transform, landed: str) -> str | None:

@@ -44,7 +44,8 @@ def test_aggregate_create_matches_the_adr_example(run, orders, unique, snapshot)
         "",
     )
     assert keys_of(run, name) == ["1", "2"]
-    assert run("put", name, "k", "v").exit_code == 1
+    refused = run("put", name, "k", "v")
+    assert (refused.exit_code, f"`kvctl put {orders} NEW.k VALUE`" in refused.err) == (1, True)
     again = run(*args)
     assert (again.exit_code, again.out) == (0, f"Aggregate `{name}` already exists with this configuration\n")
     assert run(*args, "--writable").exit_code == 4
