@@ -330,24 +330,31 @@ async def _placed(api: Api, config: StreamConfig) -> AsyncGenerator[None]:
         if error.err_code != NO_PLACE:
             raise
         clusters = await _clusters(api)
-        hint = f"Clusters seen: {clusters}. {_asked(config)}" if clusters else _asked(config)
-        message = f"No server{_where(config)} can store `{config['name']}` ({NO_PLACE})"
+        message = f"{_unplaced(config, clusters)} ({NO_PLACE})"
+        hint = f"Clusters: {', '.join(f'`{name}` ({_servers(count)})' for name, count in clusters.items())}"
+        hint = hint if clusters else "Use fewer stream replicas, or other tags"
         raise ServerError(message, code=error.code, err_code=error.err_code, hint=hint) from None
 
 
-def _where(config: StreamConfig) -> str:
-    cluster = (config.get("placement") or {}).get("cluster")
-    return f" in cluster `{cluster}`" if cluster else ""
+def _unplaced(config: StreamConfig, clusters: Mapping[str, int]) -> str:
+    """Say why no server can store a stream, as far as the known clusters show it."""
+    placement, replicas = config.get("placement") or {}, config.get("num_replicas") or 1
+    cluster, tags = placement.get("cluster"), placement.get("tags") or []
+    if cluster and clusters and cluster not in clusters:
+        return f"Cluster `{cluster}` does not exist, or is not in view: it cannot store `{config['name']}`"
+    if cluster and clusters.get(cluster, replicas) < replicas:
+        return f"Cluster `{cluster}` has {_servers(clusters[cluster])}, {replicas} are needed for `{config['name']}`"
+    where, tagged = f" in cluster `{cluster}`" if cluster else "", f" with tags {quoted(tags)}" if tags else ""
+    several = f", {replicas} are needed" if replicas > 1 else ""
+    return f"No server{where}{tagged} can store `{config['name']}`{several}"
 
 
-def _asked(config: StreamConfig) -> str:
-    replicas, tags = config.get("num_replicas") or 1, (config.get("placement") or {}).get("tags") or []
-    tagged = f"tags {quoted(tags)}" if tags else "no tags"
-    return f"Requested: {counted(replicas, 'replica')}, {tagged}"
+def _servers(count: int) -> str:
+    return counted(count, "server")
 
 
-async def _clusters(api: Api) -> str:
-    """Return the clusters with streams of this account, and their servers; a listing shows no others."""
+async def _clusters(api: Api) -> dict[str, int]:
+    """Return the clusters with streams of this account, and the number of their servers; a listing shows no others."""
     found: dict[str, set[str]] = {}
     with suppress(KvctlError):
         own = api.connection.server_info
@@ -358,4 +365,4 @@ async def _clusters(api: Api) -> str:
             peers = [cluster.get("leader"), *(peer["name"] for peer in cluster.get("replicas") or ())]
             if cluster.get("name"):
                 found.setdefault(cluster["name"], set()).update(filter(None, peers))
-    return ", ".join(f"`{name}` ({', '.join(sorted(servers))})" for name, servers in sorted(found.items()))
+    return {name: len(servers) for name, servers in sorted(found.items())}

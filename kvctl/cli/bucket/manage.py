@@ -211,7 +211,7 @@ async def edit(
     planned, found = await apply_edit.plan_edit(api, bucket, settings, clear or ())
     await flows.edit(
         session,
-        f"bucket `{bucket}`",
+        f"{_word(str(stream_kind.kind_of(planned.after)))} `{bucket}`",
         {"name": bucket, "stream": planned.after["name"]},
         planned.differences,
         lambda: catalog.apply_edit(api, planned),
@@ -327,6 +327,10 @@ async def _confirm_deletion(
     await flows.confirm_named(session, name, dependents or (), yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
+def _word(kind: str) -> str:
+    return kind if kind in ("mirror", "aggregate", "stream") else "bucket"
+
+
 def _contents(status: "config.BucketStatus") -> str:
     copy = "a copy of " if stream_info.sources_of(status.config) and not status.config.get("subjects") else ""
     return f"{copy}{counted(status.values, 'entry')} ({format_size(status.bytes)})"
@@ -336,7 +340,7 @@ def _named(status: "config.BucketStatus", name: str) -> str:
     sources = stream_info.sources_of(status.config)
     origins = [f"`{origin}`" for origin in dict.fromkeys(map(hazards.name_of, sources))]
     kind = str(status.kind)
-    word = kind if kind in ("mirror", "aggregate", "stream") else "bucket"
+    word = _word(kind)
     if not origins:
         return f"{word} `{name}`"
     return f"{word} `{name}` " + (f"(from {joined(origins)})" if kind == "aggregate" else f"of {joined(origins)}")

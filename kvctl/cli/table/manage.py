@@ -62,7 +62,9 @@ async def create(
     config = kvctl.TableConfig(name, partitions=partitions or 16, apart=partition_streams, settings=settings)
     config.head(1)  # usage errors are raised before anything is sent
     if dry_run:
-        show_config(session, f"table `{name}`", config.head(1))
+        apart = ", each in a stream of its own" if partition_streams else ""
+        remarks = [f"has {counted(config.partitions, 'partition')}{apart}"]
+        show_config(session, f"table `{name}`", config.head(1), remarks=remarks)
         return
     found, fresh = await tables_catalog.create(await _writable(session), config)
     row = {"name": name, "stream": found.info["config"]["name"], "partitions": config.partitions}

@@ -218,6 +218,8 @@ def say(session: Session, found: "plan_change.TopologyPlan", *, prune: bool) -> 
     """Print a plan's warnings, and the streams that `--prune` would delete."""
     for warning in found.warnings:
         session.warn(warning)
+    for text in description.renamed(found):
+        session.note(text, always=True)
     if found.unlisted and not prune:
         names = quoted((change.name for change in found.unlisted), _NAMED_MAX)
         them = "it" if len(found.unlisted) == 1 else "them"

@@ -97,7 +97,7 @@ async def _of_replicas(api: Api, before: StreamConfig, after: StreamConfig) -> l
             continue
         updated = [after if config == before else config for config in current]
         for hazard in hazards.introduced(reader, reader, current, updated):
-            found.append(hazard._replace(evidence=f"`{name_of(reader)}` reads from it: {hazard.evidence}"))
+            found.append(hazards.of_reader(reader, after, hazard))
     return found
 
 

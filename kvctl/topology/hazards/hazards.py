@@ -14,7 +14,7 @@ from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, meet
-from kvctl.phrases import quoted
+from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards import limits
 from kvctl.topology.model.subjects import Transform, UnknownTransform, parse
 from kvctl.units import duration_from_ns, format_duration, format_size
@@ -176,8 +176,8 @@ def outliving(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> l
     """
     name, age = name_of(config), config.get("max_age", 0)
     return [
-        f"Keys of `{name_of(origin)}` expire there ({_age(theirs)}) but stay in `{name}` (ttl {_age(age)}), as other "
-        f"origins' keys live longer; set `marker_ttl` on `{name_of(origin)}` to have them deleted"
+        f"Keys of `{name_of(origin)}` expire after {_age(theirs)} but stay in `{name}`. Delete them there too: "
+        f"`kvctl bucket edit {name_of(origin)} --marker-ttl 1h`"
         for origin in origins
         if origin is not None
         and (theirs := origin.get("max_age", 0))
@@ -217,6 +217,17 @@ def whose(one: Landing, other: Landing) -> str:
 def landing(source: SourceConfig) -> list[str]:
     """Return the subjects under which a source's messages are stored, as filters."""
     return [_pattern(rule) for rule in _rules(source)]
+
+
+def of_reader(reader: StreamConfig, origin: StreamConfig, hazard: Hazard) -> Hazard:
+    """Return a hazard of a replica as one of a change of its origin, with the edit that has to come first."""
+    name, kind = name_of(reader), "mirror" if reader.get("mirror") else "aggregate"
+    if f"`{name}`" not in hazard.evidence:
+        hazard = hazard._replace(evidence=f"`{name}` reads from `{name_of(origin)}`: {hazard.evidence}")
+    history = origin.get("max_msgs_per_subject", -1)
+    if hazard.name != SHORTER_HISTORY or history <= 0:
+        return hazard
+    return hazard._replace(remedy=f"First `kvctl {kind} edit {name} --history {history}`, then repeat")
 
 
 def name_of(stream: StreamConfig | SourceConfig) -> str:
@@ -290,15 +301,15 @@ def _history(
     Keys with ttls of their own may expire one by one: then the one before is the value again, where it is kept.
     """
     mine, theirs = config.get("max_msgs_per_subject", -1), origin.get("max_msgs_per_subject", -1)
-    of, expiring = name_of(origin), origin.get("allow_msg_ttl")
+    of, expiring, limit = name_of(origin), origin.get("allow_msg_ttl"), theirs if theirs > 0 else "no limit"
     if mine > 0 and (theirs <= 0 or mine < theirs) and (config.get("mirror") or expiring):
-        text = f"history {mine} is shorter than that of `{of}` ({theirs if theirs > 0 else 'no limit'})"
-        lacking = (
-            "clients near the mirror would not find older revisions"
+        kept = f"`{name_of(config)}` keeps {counted(mine, 'revision')}, fewer than `{of}` ({limit})"
+        text = (
+            f"Mirror {kept}: clients near it would miss older ones"
             if config.get("mirror")
-            else f"if the last revision of a key expires in `{of}`, the one before would be missing here"
+            else f"{kept}: if the last revision of a key expires in `{of}`, the one before would be missing here"
         )
-        yield Hazard(SHORTER_HISTORY, f"{text}: {lacking}")
+        yield Hazard(SHORTER_HISTORY, text)
     others = [other.get("max_msgs_per_subject", -1) for other in origins if other is not None]
     needed = any(other <= 0 or other >= mine > 0 for other in others)
     if expiring and 0 < theirs and (mine <= 0 or mine > theirs) and not needed:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from kvctl.errors import UsageError
 from kvctl.jetstream.config_diff import UNSET, Difference
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
-from kvctl.kv.names import STREAM_PREFIX
-from kvctl.kv.stream_kind import LEAVING, Kind, begins_somewhere, bucket_name, kind_of
+from kvctl.kv.config import differences as config_differences
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
+from kvctl.kv.stream_kind import OWN_METADATA, Kind, begins_somewhere, bucket_name, kind_of
 from kvctl.phrases import counted, quoted
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.notation import origin_spec, parse_origin, rules_json, with_rules_text
@@ -23,6 +25,10 @@ _PLUMBING = """
     subjects retention discard duplicate_window deny_delete allow_direct mirror_direct allow_rollup_hdrs allow_msg_ttl
 """.split()
 """Settings that every bucket, mirror or aggregate is created with."""
+
+_OF_OWNERS = ["allow_atomic", "atomic", "first_revision"]
+"""Settings that every table or repository is created with."""
+_OWN = f"metadata.{OWN_METADATA}"
 
 _NAMED_MAX = 10
 """Largest number of keys that are named."""
@@ -43,9 +49,11 @@ def of_stream(after: StreamConfig, live: StreamInfo | None = None) -> ResourceCh
 
 def differences(change: ResourceChange) -> list[Difference]:
     """Return the differences in terms of a file, origins as SPECs; for something new, only its particular settings."""
-    found = [_as_in_file(item, change) for item in change.differences if item.field != f"metadata.{LEAVING}"]
+    found = [_as_in_file(item, change) for item in change.differences]
     plumbing = _PLUMBING if change.live is None and change.kind is not Kind.STREAM else ()
-    return [item for item in found if item.field not in plumbing]
+    if change.kind in (Kind.TABLE, Kind.REPOSITORY):
+        plumbing = [*_PLUMBING, *_OF_OWNERS]
+    return [item for item in found if item.field not in plumbing and not item.field.startswith(_OWN)]
 
 
 def remarks(change: ResourceChange) -> list[str]:
@@ -105,6 +113,23 @@ def _origin_words(spec: str) -> str:
     where = f" in {place}" if place else ""
     lands = f" → {row['lands_as']}" if row["lands_as"] and row["lands_as"] != row["taken"] else ""
     return f"{origin.name}{where}: {row['taken'] or '>'}{lands}"
+
+
+def renamed(plan: TopologyPlan) -> list[str]:
+    """Return notes on new replicas that have origin and settings of one that is no longer in the file."""
+    return [
+        f"`{change.name}` has the origin and settings of `{old.name}`, no longer in the file: its data is copied again"
+        for change in plan.changes
+        for old in plan.unlisted
+        if change.action is Action.CREATE and change.is_copy and old.is_copy and _is_like(old, change)
+    ]
+
+
+def _is_like(old: ResourceChange, new: ResourceChange) -> bool:
+    """Return whether two replicas differ in nothing but their names."""
+    before, after = (f'"{SUBJECT_PREFIX}{name}.' for name in (old.name, new.name))
+    config = json.loads(json.dumps(old.before).replace(before, after))
+    return not config_differences({**config, "name": new.stream}, new.config)
 
 
 def summary(plan: TopologyPlan) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
-from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.kv.stream_kind import TOPOLOGY, Kind, bucket_name, kind_of
 from kvctl.topology.hazards import cycle, hazards
 from kvctl.topology.hazards.cycle import Replication
 from kvctl.topology.hazards.hazards import (
@@ -140,9 +140,13 @@ def _readers(
             if link.at in touched:
                 continue
             if change.action is Action.CHANGE:
-                reads = f"`{name_of(reader)}` reads from `{change.name}`"
-                introduced = _introduced(link, desired, inventory)
-                result.add(change.name, [item._replace(evidence=f"{reads}: {item.evidence}") for item in introduced])
+                found = [
+                    hazards.of_reader(reader, change.config, item) for item in _introduced(link, desired, inventory)
+                ]
+                if (reader.get("metadata") or {}).get(TOPOLOGY) == desired.topology.name:
+                    text = f"`--prune` deletes `{name_of(reader)}`, which is no longer in the file"
+                    found = [item._replace(remedy=text) for item in found]
+                result.add(change.name, found)
             if reader.get("mirror") and (change.action is not Action.CHANGE or change.leaving):
                 result.add(change.name, [_stale(change, link.info)])
 

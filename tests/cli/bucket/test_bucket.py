@@ -325,10 +325,12 @@ def test_a_cluster_s_servers_and_lag_are_shown(cluster, run, bucket_name):
 def test_placement_that_no_server_satisfies_names_the_clusters_seen(supercluster, run, bucket_name):
     env = {"NATS_URL": supercluster.contexts["lon"].url}
     result = run("bucket", "add", bucket_name, "--cluster", "par", "--tag", "ssd", env=env)
-    assert (result.exit_code, f"No server in cluster `par` can store `KV_{bucket_name}`" in result.err) == (1, True)
-    assert "Clusters seen: `lon` (lon)" in result.err
-    assert "Requested: 1 replica, tags `ssd`" in result.err
-    assert run("bucket", "add", bucket_name, "--cluster", "nyc", "--replicas", "3", env=env).exit_code == 1
+    assert (result.exit_code, "Cluster `par` does not exist, or is not in view" in result.err) == (1, True)
+    assert "Clusters: `lon` (1 server)" in result.err
+    result = run("bucket", "add", bucket_name, "--cluster", "lon", "--replicas", "3", env=env)
+    assert (result.exit_code, "Cluster `lon` has 1 server, 3 are needed" in result.err) == (1, True)
+    result = run("bucket", "add", bucket_name, "--cluster", "lon", "--tag", "ssd", env=env)
+    assert (result.exit_code, "No server in cluster `lon` with tags `ssd` can store" in result.err) == (1, True)
 
 
 # -- edit --------------------------------------------------------------------------------------------------

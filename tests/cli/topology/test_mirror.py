@@ -137,7 +137,7 @@ def test_mirror_commands_refuse_a_bucket(run, bucket):
 def test_mirror_show_warns_of_configuration_problems(run, raw, bucket, unique):
     name = unique("M")
     raw.api(f"STREAM.CREATE.{name}", {"name": name, "mirror": {"name": f"KV_{bucket}"}, "max_msgs_per_subject": 1})
-    assert "warning: history 1 is shorter" in run("mirror", "show", name).err
+    assert "keeps 1 revision, fewer than" in run("mirror", "show", name).err
 
 
 def test_mirror_is_promoted_after_its_origin_is_lost(run, raw, bucket, unique):

@@ -125,7 +125,7 @@ async def test_aggregate_takes_longest_ttl_and_warns_of_keys_that_stay(client, r
     plan = await builders.plan_aggregate(client.api, wanted)
     assert (plan.config["max_age"], plan.hazards) == (0, [])
     assert [warning.split("`")[1] for warning in plan.warnings] == [expiring]
-    assert f"`marker_ttl` on `{expiring}`" in plan.warnings[0]
+    assert f"`kvctl bucket edit {expiring} --marker-ttl 1h`" in plan.warnings[0]
     for name in (marking, expiring, lasting):
         raw.put(name, "k", b"v")
     await builders.apply(client.api, plan)

@@ -82,7 +82,7 @@ async def test_edit_of_origin_that_makes_mirror_serve_expired_keys_is_refused(cl
     replicas.mirror(mirror, bucket)
     until(lambda: replicas.subjects(mirror))
     text = await refused(edit(client, bucket, history=5))
-    assert f"`{mirror}` reads from it: history 1 is shorter" in text
+    assert f"Mirror `{mirror}` keeps 1 revision, fewer than `{bucket}` (5)" in text
     text = await refused(edit(client, bucket, ttl=timedelta(seconds=1), force=("lossy-edit",)))
     assert "--force ttl-not-inherited" in text
     await edit(client, bucket, ttl=timedelta(seconds=1), force=("lossy-edit", "ttl-not-inherited"))

@@ -320,7 +320,8 @@ def test_change_of_origin_has_hazards_of_mirror_outside_the_file():
     seen = inventory(B, M)
     [hazard] = judged("buckets: {B: {history: 3}}", seen).hazards["B"]
     assert hazard.name == "shorter-history"
-    assert hazard.evidence.startswith("`M` reads from `B`: history 1 is shorter than")
+    assert hazard.evidence.startswith("Mirror `M` keeps 1 revision, fewer than `B` (3)")
+    assert hazard.remedy == "First `kvctl mirror edit M --history 3`, then repeat"
     assert hazards("buckets: {B: {ttl: 1h}}", seen) == {"B": ["ttl-not-inherited"]}
     assert hazards("buckets: {B: {description: x}}", seen) == {}
     assert hazards("buckets: {B: {history: 3}}\nmirrors: {M: {origin: B}}", seen) == {}
@@ -437,7 +438,7 @@ def test_cycle_that_the_plan_ends_is_not_reported():
 def test_plan_warns_once_of_keys_that_outlive_an_origin():
     text = "aggregates: {A: {origins: [{bucket: B, prefix: b}, {bucket: C, prefix: c}]}}"
     [warning] = judged(text, inventory(bucket("B", ttl=timedelta(hours=1)), C)).warnings
-    assert warning.startswith("Keys of `B` expire there (1h) but stay in `A`")
+    assert warning.startswith("Keys of `B` expire after 1h but stay in `A`")
 
 
 def test_origin_of_unknown_size_counts_as_empty():

@@ -244,7 +244,7 @@ async def test_plan_finds_all_hazards(client, unique):
     assert by_name[losing] == ["lossy-edit"]
     assert all(any(f"`{name}`" in hazard.evidence for name in by_name) for hazard in found.hazards)
     shorter = next(hazard.evidence for hazard in found.hazards if hazard.name == "shorter-history")
-    assert shorter.startswith(f"`{mirror}`: history 1 is shorter than that of `{bucket}` (5)")
+    assert shorter.startswith(f"Mirror `{mirror}` keeps 1 revision, fewer than `{bucket}` (5)")
 
 
 async def test_plan_finds_cycles_across_domains(leaf, unique):
