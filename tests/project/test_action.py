@@ -70,7 +70,7 @@ def test_plan_is_written_to_the_summary_with_outputs(server, tmp_path, bucket_na
     heading, _, plan = pending.summary.partition("\n\n")
     assert heading == "### Topology plan"
     assert f"    + bucket `{bucket_name}`\n" in plan
-    assert "    1 to create, 0 to change" in plan
+    assert "    Plan: 1 to create, 0 to change" in plan
     assert dedent(plan) == pending.printed
     failing = run_plan(tmp_path, {"NATS_URL": server.url}, file="t.yaml", fail_on_changes="true")
     assert (failing.exit_code, failing.outputs["changes"]) == (8, "true")
