@@ -145,9 +145,10 @@ def add(
     _check(wanted)
     if name in store.names():
         _require_equal(store.stored(name), wanted)
-        session.note(f"Context `{name}` already exists with these settings")
+        text = f"Context `{name}` already exists with these settings"
     else:
-        session.note(f"Saved `{name}` in `{store.save(wanted)}`")
+        text = f"Saved `{name}` in `{store.save(wanted)}`"
+    show_result(session, facts_of(store.stored(name)), text)
     _finish(session, store, name, select)
 
 
@@ -181,7 +182,7 @@ def edit(
     session.show(
         View(columns=columns("field before after", **plain), rows=rows, name="field", empty="Nothing to change")
     )
-    _finish(session, store, name, select, shown=True)
+    _finish(session, store, name, select)
 
 
 @command("context delete", examples=["kvctl context delete old", "kvctl context delete old --yes"], prints=(CHANGE,))
@@ -275,12 +276,10 @@ def _cleared(context: "kvctl.Context", fields: list[str]) -> "kvctl.Context":
     return context
 
 
-def _finish(session: Session, store: "contexts.ContextStore", name: str, select: bool, *, shown: bool = False) -> None:
+def _finish(session: Session, store: "contexts.ContextStore", name: str, select: bool) -> None:
     if select:
         store.select(name)
         session.note(f"Selected `{name}`")
-    if not shown and session.output in ("json", "ndjson", "yaml"):
-        session.show(details(facts_of(store.stored(name))))
 
 
 def summary(context: "kvctl.Context", selected: str | None) -> dict[str, Any]:

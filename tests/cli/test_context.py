@@ -74,6 +74,8 @@ def test_add_of_existing_context_succeeds_only_with_same_settings(context, prod,
     same = ("-s", "nats://n1:4222,nats://n2:4222", "--user", "ann", "--domain", "hub")
     again = context("add", "prod", *same, "--password-file", str(password), tty=True)
     assert again == snapshot
+    piped = context("add", "prod", *same, "--password-file", str(password))
+    assert (piped.exit_code, piped.out) == (0, "Context `prod` already exists with these settings\n")
     password.write_text("another")
     other = context("add", "prod", "-s", "nats://n3", "--user", "ann", "--password-file", str(password))
     assert other == snapshot

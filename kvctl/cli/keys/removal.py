@@ -151,7 +151,7 @@ async def purge(
         return await target.purge(key, revision=if_revision, ttl=ttl)
 
     chosen = _choose(keys, match, if_revision)._replace(dry_run=dry_run, yes=yes, ignore_missing=ignore_missing)
-    removal = Removal("Purge", "purged", one, lambda entry: entry.operation != "PURGE", asks=True)
+    removal = Removal("Purge", "purged", one, lambda entry: bool(keys) or entry.operation != "PURGE", asks=True)
     await _remove(session, bucket, removal, chosen)
 
 

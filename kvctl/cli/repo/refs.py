@@ -148,8 +148,6 @@ async def branch_delete(session: Session, at: AtBranch, yes: Yes = False, dry_ru
     Commits are kept while another branch or a tag reaches them. `kvctl repo gc` removes unreachable commits.
     """
     place = parse_branch(at)
-    if not session.interactive and not dry_run:
-        await session.confirm(f"Delete branch `{place.ref}`?", yes=yes)  # before anything is sent
     repository = await open_branch(session, place, write=not dry_run)
     status = await repository.status(place.ref)
     staged = f" with {counted(len(status.changes), 'staged change')}" if status.changes else ""
@@ -162,8 +160,7 @@ async def branch_delete(session: Session, at: AtBranch, yes: Yes = False, dry_ru
         )
         show_deletion(session, named, row, f"{effect}; {commit} remains while another ref reaches it")
         return
-    if session.interactive:
-        await session.confirm(f"Delete {what}?", yes=yes)
+    await session.confirm(f"Delete {what}?", yes=yes)
     await repository.delete_branch(place.ref)
     show_result(session, {**row, "changed": True}, f"Deleted {what}")
 

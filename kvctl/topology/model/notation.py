@@ -12,7 +12,7 @@ from kvctl.topology.model.subjects import Transform, default_dest, parse, plain_
 
 FIELDS = ("bucket", "stream", "keys", "prefix", "map", "domain", "api", "deliver")
 _REPEATABLE = ("keys", "map")
-_HINT = "Write `ORDERS` or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`; fields:  " + ", ".join(FIELDS)
+_HINT = "Write `ORDERS` or `bucket=ORDERS,keys=NEW.>,prefix=orders.new`; fields: " + ", ".join(FIELDS)
 
 
 def parse_origin(spec: str) -> Origin:

@@ -84,6 +84,11 @@ class Origin:
         return self.bucket or self.stream.removeprefix(STREAM_PREFIX)
 
     @property
+    def asked_name(self) -> str:
+        """What was asked for, in messages that it does not exist: the stream, else the bucket."""
+        return self.stream or self.bucket
+
+    @property
     def source_stream(self) -> str:
         """The stream that is read."""
         return self.stream or STREAM_PREFIX + self.bucket

@@ -105,12 +105,8 @@ def _overwritten(change: ResourceChange) -> Iterator[str]:
 def _of_origin(item: OriginLocation) -> list[Hazard]:
     """Return the hazards of an origin from which nothing may ever arrive."""
     if item.exists is False:
-        return [
-            Hazard(
-                MISSING_ORIGIN,
-                f"`{item.origin.name}` does not exist, and the file does not create it: nothing arrives until it does",
-            )
-        ]
+        absent = f"`{item.origin.asked_name}` does not exist, and the file does not create it"
+        return [Hazard(MISSING_ORIGIN, f"{absent}: nothing arrives until it does")]
     if item.seen is not None and not item.seen.reachable:
         return item.seen.hazards()
     return []

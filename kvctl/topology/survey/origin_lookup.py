@@ -64,7 +64,7 @@ class OriginView(NamedTuple):
     def hazards(self) -> list[Hazard]:
         """Return the hazards of an origin from which nothing may ever arrive."""
         if self.exists is False:
-            return [Hazard(MISSING_ORIGIN, f"`{self.origin.name}` does not exist: nothing arrives until it does")]
+            return [Hazard(MISSING_ORIGIN, f"`{self.origin.asked_name}` does not exist: nothing arrives until it does")]
         if not self.reachable:
             return [Hazard(UNCONNECTED, self._unreachable(), self._exports())]
         return []
@@ -141,16 +141,18 @@ async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> N
     absent = [item for item in seen if item.exists is False]
     if not absent or MISSING_ORIGIN in forced:
         return
-    names = ", ".join(f"`{item.origin.name}`" for item in absent)
+    names = ", ".join(f"`{item.origin.asked_name}`" for item in absent)
     where = ""
     if (external := absent[0].origin.external) is not None:
         where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
+    kind = "stream" if absent[0].origin.stream else "bucket"
     known: list[str] = []
     with suppress(KvctlError):
-        known = resolve.possible_buckets(await streams.names(absent[0].api))
-    remedy = f"List buckets with `kvctl bucket ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin"
+        known = await streams.names(absent[0].api)
+    known = known if kind == "stream" else resolve.possible_buckets(known)
+    remedy = f"List {kind}s with `kvctl {kind} ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin"
     raise BucketNotFound(
-        f"Origin {names} does not exist{where}", hint=did_you_mean(absent[0].origin.name, known, remedy)
+        f"Origin {names} does not exist{where}", hint=did_you_mean(absent[0].origin.asked_name, known, remedy)
     )
 
 

@@ -283,6 +283,7 @@ class TestBranchesAndTags:
         assert repo.run("branch", "delete", "@main", tty=True, stdin=b"n\n") == snapshot
         repo.text("branch", "delete", "@try", "--yes")
         assert repo.run("branch", "delete", "@try", "--yes").exit_code == 3
+        assert repo.run("branch", "delete", "@try", "--ignore-missing").exit_code == 0
         assert repo.text("repo", "branch", "ls", ".", "-o", "name") == "main"
 
     def test_tags_are_created_listed_and_deleted(self, repo, snapshot):

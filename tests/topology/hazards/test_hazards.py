@@ -174,6 +174,11 @@ async def test_missing_origin(client, raw, replicas, unique):
         await create_mirror(client, Mirror(unique("M"), Origin(absent)))
     with pytest.raises(BucketNotFound):
         await create_aggregate(client, Aggregate(unique("A"), (Origin(absent),)))
+    raw.create_bucket(bucket := unique())
+    with pytest.raises(BucketNotFound, match=f"Origin `{absent}` does not exist") as missing:
+        # the stream, not the bucket
+        await create_aggregate(client, Aggregate(unique("A"), (Origin(bucket, stream=absent),)))
+    assert missing.value.hint.startswith("List streams with `kvctl stream ls`")
     await create_mirror(client, Mirror(unique("M"), Origin(absent)), force=["missing-origin"], wait_for=None)
 
 
