@@ -68,7 +68,11 @@ Select = Annotated[bool, flag("--select", "Select the context as well")]
 
 
 @command(
-    "context ls", examples=["kvctl context ls", "kvctl context ls -o name"], see=["context show"], prints=(CONTEXT_ROW,)
+    "context ls",
+    examples=["kvctl context ls", "kvctl context ls -o name"],
+    see=["context show"],
+    prints=(CONTEXT_ROW,),
+    listing=True,
 )
 def ls(session: Session) -> None:
     """List contexts."""

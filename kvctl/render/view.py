@@ -105,6 +105,21 @@ def picked(view: View, fields: Mapping[str, str | None]) -> View:
     return view._replace(columns=columns, tsv=None, sections=(), picked=True)
 
 
+def ordered(view: View, by: str) -> list[Row]:
+    """Return rows in the order of a field: numbers and times from the top, texts from A, unknown values last.
+
+    `-` before the field turns the order round.
+    """
+    name = by.removeprefix("-")
+    rows, times = list(view.rows), any(column.key == name and column.text is age_text for column in view.columns)
+    known = [row for row in rows if row.get(name) is not None]
+    numbers = all(isinstance(row[name], int | float) for row in known)
+    known.sort(
+        key=lambda row: row[name] if numbers else str(row[name]).lower(), reverse=(numbers or times) != (by != name)
+    )
+    return [*known, *(row for row in rows if row.get(name) is None)]
+
+
 def age_text(time: str) -> str:
     """Format an RFC 3339 time as its age: `3m ago`."""
     return format_age(parse_time(time))

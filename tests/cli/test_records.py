@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kvctl.cli import records
+from kvctl.cli.app.command import Command
 from kvctl.cli.app.main import root
 from kvctl.cli.app.manual import walk, with_field_list
 from kvctl.render.fields import columns
@@ -86,6 +87,19 @@ def test_listing_with_other_columns_than_its_record_fails_every_test(columns, fi
     record = records.record("name kind bytes", "name bytes kind")
     view = View(columns=columns)
     assert not (record_check.is_tsv_of(record, TsvWriter(view).keys) and record_check.is_table_of(record, view)), field
+
+
+def test_every_listing_sorts_and_limits():
+    """Those that print rows as they come have `--limit`, and `keys` a `--sort` without a column."""
+    found = {ctx.command_path.removeprefix("kvctl ") for ctx, command in walk(root()) if has(command, "sort", "limit")}
+    listings = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root()) if ctx.command_path.endswith(" ls")}
+    assert listings | {"bucket diff", "bucket alternates", "stream subjects", "repo annotate", "keys"} == found
+    limited = {ctx.command_path.removeprefix("kvctl ") for ctx, command in walk(root()) if has(command, "limit")}
+    assert limited >= {"get", "history", "repo log", "bucket stats"}
+
+
+def has(command: Command, *names: str) -> bool:
+    return {f"--{name}" for name in names} <= {spelling for param in command.params for spelling in param.opts}
 
 
 def test_help_lists_the_columns_of_a_command(run):

@@ -13,7 +13,7 @@ from typer.main import get_command
 from kvctl import suggest
 from kvctl.cli.app import error_report
 from kvctl.cli.app.help_page import HelpPage, help_option, tail_of, usage
-from kvctl.cli.app.options import TAIL, OptionGroup, SharedValues, shared_options
+from kvctl.cli.app.options import TAIL, OptionGroup, SharedValues, listing_options, shared_options
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import PrintedRecord, field_named, fields_of
 from kvctl.errors import UsageError
@@ -46,6 +46,7 @@ class Declaration(NamedTuple):
     prints: tuple[PrintedRecord, ...]
     forces: Callable[[], Sequence[str]]
     in_pipe: str
+    listing: bool
 
     @property
     def summary(self) -> str:
@@ -73,17 +74,19 @@ def command(
     prints: tuple[PrintedRecord, ...] = (),
     forces: Callable[[], Sequence[str]] = tuple,
     in_pipe: str = "tsv",
+    listing: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command at a path: `async def ls(session: Session, ...Typer parameters)`.
 
     Its docstring is the help, `examples` are command lines, and `see` names related commands and topics. `prints` are
     its records, first the one of an ordinary call in tsv, and `forces` returns the safety checks that `--force`
     overrides. `in_pipe` is its format without a terminal: `tsv` of a listing, `table` of a report, the same text as on
-    a terminal, `fields` of one thing. The function may return an exit code, and need not be a coroutine function.
+    a terminal, `fields` of one thing. A `listing`, whose rows are known before the first is printed, takes `--sort` and
+    `--limit`. The function may return an exit code, and need not be a coroutine function.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _DECLARED[path] = Declaration(function, examples, see, hidden, prints, forces, in_pipe)
+        _DECLARED[path] = Declaration(function, examples, see, hidden, prints, forces, in_pipe, listing)
         return function
 
     return register
@@ -140,6 +143,9 @@ def _built(name: str, declaration: Declaration) -> "Command":
     app.command(name, cls=Command, hidden=declaration.hidden, add_help_option=False)(_binder(declaration.function))
     built = get_command(app)
     assert isinstance(built, Command)
+    if declaration.listing:
+        at = next(place for place, param in enumerate(built.params) if param in shared_options())
+        built.params[at:at] = listing_options()
     built.examples, built.see = declaration.examples, declaration.see
     built.prints, built.forces, built.in_pipe = declaration.prints, declaration.forces, declaration.in_pipe
     return built
@@ -180,6 +186,7 @@ class Command(HelpPage, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Return the call. Raises UsageError for columns that the command does not print, or for unknown checks."""
         _check_columns(ctx.command_path, self.prints, ctx.obj)
+        _check_sort(ctx.command_path, self.prints, ctx.obj)
         _check_forced(ctx.params.get("force"), self.forces)
         ctx.obj.in_pipe = self.in_pipe
         return super().invoke(ctx)
@@ -211,10 +218,22 @@ def _check_columns(path: str, prints: Sequence[PrintedRecord], options: SharedVa
     if unknown := [word for word, name in found.items() if name is None]:
         listed = ", ".join(f"`{name}`" for name in unknown)
         what = "is not a column" if len(unknown) == 1 else "are not columns"
-        raise UsageError(f"{listed} {what} of `{path}`", hint=f"Use any of {', '.join(known)}")
+        hint = suggest.did_you_mean(unknown[0], known, f"Use any of {', '.join(known)}")
+        raise UsageError(f"{listed} {what} of `{path}`", hint=hint)
     options.columns = {name: None if word == name else word for word, name in found.items() if name}
     if options.output is None:
         options.output = "table" if is_terminal(sys.stdout) else "tsv"
+
+
+def _check_sort(path: str, prints: Sequence[PrintedRecord], options: SharedValues) -> None:
+    """Replace the word of `--sort` by the field that it names. Raises UsageError."""
+    if options.sort:
+        turned, word = options.sort.startswith("-"), options.sort.removeprefix("-")
+        name = field_named(word, prints)
+        if name is None:
+            known = ", ".join(prints[0].columns)
+            raise UsageError(f"`{word}` is not a column of `{path}`", hint=f"Sort by any of {known}")
+        options.sort = f"-{name}" if turned else name
 
 
 class Group(HelpPage, TyperCommand):

@@ -47,15 +47,24 @@ class SharedValues:
     columns: Mapping[str, str | None] = field(default_factory=dict)
     """Fields to print, each with the heading by which it was chosen, None for its name."""
     header: bool = False
+    sort: str | None = None
+    """Field by which a listing is sorted; `-` before it turns the order round."""
+    limit: int | None = None
+    """Maximum number of rows of a listing."""
     quiet: bool = False
     verbose: bool = False
     color: str = "auto"
     in_pipe: str = "tsv"
     """Format of the command without a terminal: `tsv`, `table` of a report, `fields` of a document."""
 
+    @property
+    def chooses(self) -> bool:
+        """Return True if the user chose columns, their order or a number of rows, as only tables have them."""
+        return bool(self.columns or self.sort or self.limit)
+
     def connection_flags(self) -> dict[str, object]:
         """Return the given connection options, for `contexts.resolve`."""
-        rest = ("output", "columns", "header", "quiet", "verbose", "color", "in_pipe")
+        rest = ("output", "columns", "header", "sort", "limit", "quiet", "verbose", "color", "in_pipe")
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in rest}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -124,6 +133,21 @@ def typer_options(parameters: Sequence[Parameter]) -> list[TyperOption]:
 def shared_options() -> list[TyperOption]:
     """Return the shared options in the order of the help."""
     return typer_options([option.parameter() for option in _declared().values()])
+
+
+@cache
+def listing_options() -> list[TyperOption]:
+    """Return the options of every listing whose rows are all known before the first is printed."""
+    options = (
+        SharedOption(
+            "--sort",
+            metavar="COLUMN",
+            help="Sort by a column, numbers and times from the top; `-COLUMN` turns the order round",
+            complete=lambda ctx, incomplete: fields_of(getattr(ctx.command, "prints", ())),
+        ),
+        SharedOption("--limit", metavar="N", help="Maximum number of rows", parse=parse_count),
+    )
+    return typer_options([option.parameter() for option in options])
 
 
 def shared_spellings(option: TyperOption) -> Sequence[str]:

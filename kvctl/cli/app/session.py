@@ -21,7 +21,7 @@ from kvctl.render import cards, formats, text_table
 from kvctl.render import progress as render_progress
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.terminal import Terminal
-from kvctl.render.view import Row, View, picked
+from kvctl.render.view import Row, View, ordered, picked
 from kvctl.suggest import did_you_mean
 
 T = TypeVar("T")
@@ -88,7 +88,8 @@ class Session:
 
     def show(self, view: View) -> None:
         """Print a view whose rows are in memory, in the requested format."""
-        rows = list(view.rows)
+        every = list(view.rows)
+        rows = every if view.single else self.listed(view._replace(rows=every))
         if not rows and view.empty:
             self.note(view.empty)
         writer = self._writer(view, complete=True)
@@ -96,6 +97,13 @@ class Session:
         if data:
             self.write(data)
         self._note_hidden(writer)
+        if len(every) > len(rows):
+            self.note(f"Not listed: {len(every) - len(rows):,} more")
+
+    def listed(self, view: View) -> list[Row]:
+        """Return the rows that `--sort` and `--limit` leave of a listing."""
+        rows = ordered(view, self.options.sort) if self.options.sort else list(view.rows)
+        return rows[: self.options.limit]
 
     def report(self, report: "cards.TextReport") -> None:
         """Print a report as text, in a pipe without bars."""

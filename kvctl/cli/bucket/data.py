@@ -103,6 +103,7 @@ async def copy(
     ],
     see=["bucket copy"],
     prints=(KEY_DIFFERENCE,),
+    listing=True,
 )
 async def diff(
     session: Session,

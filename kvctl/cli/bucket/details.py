@@ -32,6 +32,7 @@ ORIGIN_AWAY = "The origin, whose servers report the order, does not answer; any 
     examples=["kvctl bucket alternates ORDERS", "kvctl bucket alternates ORDERS -o name | head -1"],
     see=["bucket show", "mirror create", "help topologies"],
     prints=(ALTERNATE,),
+    listing=True,
 )
 async def alternates(session: Session, bucket: BucketName, watch: Watch = False, interval: Interval = None) -> None:
     """List the streams that can answer reads of a bucket, nearest first.
@@ -54,7 +55,7 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
         await show_live(session, f"alternates of {bucket}", read, every)
         return
     found = (await overview.inspect(api, bucket)).reads
-    if session.output == "table" and not session.options.columns:
+    if session.output == "table" and not session.options.chooses:
         session.report(alternates_report(bucket, found))
         return
     rows = alternate_rows(found)

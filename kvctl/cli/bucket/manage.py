@@ -1,7 +1,7 @@
 """Commands of `kvctl bucket` on buckets: add, ls, show, edit, delete."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import kvctl
 from kvctl import suggest
@@ -23,11 +23,13 @@ from kvctl.cli.app.options import (
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import data, details, views
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
+from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import stream_info, streams
 from kvctl.kv import catalog, config, names, stream_kind
 from kvctl.phrases import counted, joined
+from kvctl.render.view import View
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards
 from kvctl.topology.health import overview
@@ -98,10 +100,12 @@ async def add(
     examples=[
         "kvctl bucket ls",
         "kvctl bucket ls 'ORDERS*' --kind mirror,aggregate",
+        "kvctl bucket ls --sort size --limit 10",
         "for b in $(kvctl bucket ls -o name); do kvctl dump $b > $b.ndjson; done",
     ],
     see=["bucket show", "mirror ls", "aggregate ls"],
     prints=(records.BUCKET_ROW,),
+    listing=True,
 )
 async def ls(
     session: Session,
@@ -115,6 +119,8 @@ async def ls(
         ),
     ] = None,
     everything: Annotated[bool, flag("--all", "List all kinds, tables and repositories included")] = False,
+    watch: Watch = False,
+    interval: Interval = None,
 ) -> None:
     """List buckets, mirrors and aggregates.
 
@@ -122,10 +128,36 @@ async def ls(
     name is known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a plain stream
     with a bucket's name, and `incomplete` for the remains of an interrupted restore or copy. A mirror with the name of
     a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored entries, including
-    history and deletions.
+    history and deletions. --watch reads the list again every two seconds, and redraws it.
     """
-    wanted = _kinds(kinds, everything)
+    wanted, every = _kinds(kinds, everything), check_interval(watch, interval)
     api = (await session.client()).api
+
+    async def read() -> View:
+        view = views.listing_view((await _listed(api, wanted, patterns or ())).rows)
+        return view._replace(rows=session.listed(view))
+
+    if watch:
+        check_live(session)
+        await show_live(session, "bucket ls", read, every)
+        return
+    found = await _listed(api, wanted, patterns or ())
+    session.show(views.listing_view(found.rows))
+    if found.hidden:
+        session.note(f"Not listed: {found.hidden}. List everything with `--all`")
+    if found.offline:
+        session.warn(f"Offline streams that may be mirrors: {', '.join(f'`{stream}`' for stream in found.offline)}")
+
+
+class _BucketList(NamedTuple):
+    rows: list[dict[str, Any]]
+    hidden: str
+    """Other kinds of these names: `2 tables`."""
+    offline: list[str]
+    """Streams that may be mirrors."""
+
+
+async def _listed(api: "jetstream_api.Api", wanted: tuple[str, ...] | None, patterns: Collection[str]) -> _BucketList:
     found = await catalog.listing(api)
     clues: dict[str, graph.Clue] = {}
     if found.unreachable:
@@ -133,12 +165,8 @@ async def ls(
     known = {status.stream for status in found.offline}
     unknown = [stream for stream in found.unreachable if stream not in known]
     named = [stream for stream in unknown if stream.startswith(names.STREAM_PREFIX) or stream in clues]
-    rows, hidden = views.listed_rows(found._replace(unreachable=named), clues, wanted, patterns or ())
-    session.show(views.listing_view(rows))
-    if hidden:
-        session.note(f"Not listed: {hidden}. List everything with `--all`")
-    if others := [f"`{stream}`" for stream in unknown if stream not in named]:
-        session.warn(f"Offline streams that may be mirrors: {', '.join(others)}")
+    rows, hidden = views.listed_rows(found._replace(unreachable=named), clues, wanted, patterns)
+    return _BucketList(rows, hidden, [stream for stream in unknown if stream not in named])
 
 
 def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:

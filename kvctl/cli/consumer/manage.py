@@ -117,6 +117,7 @@ def _options(*left_out: str) -> OptionGroup:
     examples=["kvctl consumer ls ORDERS", "kvctl consumer ls ORDERS -o json | jq '.[] | {name, pending}'"],
     see=["consumer show", "stream ls"],
     prints=(records.CONSUMER_ROW,),
+    listing=True,
 )
 async def ls(session: Session, stream: StreamName) -> None:
     """List the consumers of a stream.

@@ -49,6 +49,7 @@ async def get(
     revision: Annotated[int | None, revision("--revision", "Value of this revision of the key")] = None,
     as_of: AsOf = None,
     leader: Annotated[bool, flag("--leader", "Read from the stream's leader, which is never stale")] = False,
+    limit: Annotated[int | None, number("--limit", "Maximum number of entries that match a filter")] = None,
     headers: Headers = False,
     encoding: Encoding = None,
     literal: Literal = False,
@@ -78,18 +79,22 @@ async def get(
         raise UsageError("`--revision` takes one key", hint="A revision belongs to one key: `kvctl history` shows it")
     if revision is not None and as_of is not None:
         raise UsageError("`--revision` and `--as-of` cannot be combined")
+    if limit is not None and not filters:
+        raise UsageError("`--limit` needs a filter")
     shape = Shape(encoding=encoding, headers=headers)
     reading = Reading(shape, revision, as_of, leader=leader, literal=literal)
     reader = await target.reader(session, reading)
     if filters or len(named) != 1:
-        await _show_several(session, reader, named, filters)
+        await _show_several(session, reader, named, filters, limit)
     else:
         await reader.show_one(session, await reader.one(named[0]))
     if reader.caveat:
         session.warn(reader.caveat)
 
 
-async def _show_several(session: Session, reader: TargetReader, named: Sequence[str], filters: Sequence[str]) -> None:
+async def _show_several(
+    session: Session, reader: TargetReader, named: Sequence[str], filters: Sequence[str], limit: int | None
+) -> None:
     """Print the entries, then raise KeyNotFound for named keys that are missing."""
     missing: list[str] = []
 
@@ -100,9 +105,14 @@ async def _show_several(session: Session, reader: TargetReader, named: Sequence[
         if filters:
             shown = set(named)
             async with aclosing(reader.matching(filters)) as matching:
+                left = limit
                 async for batch in matching:  # raises before its first batch if the history is too short
-                    yield [*there, *(entry for entry in batch if entry.key not in shown)]
+                    others = [entry for entry in batch if entry.key not in shown][:left]
+                    yield [*there, *others]
                     there = []
+                    left = None if left is None else left - len(others)
+                    if left == 0:
+                        return
         yield there
 
     await reader.show(session, batches(), empty="" if named else "No keys match")

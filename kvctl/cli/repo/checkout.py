@@ -82,6 +82,7 @@ async def checkout(
     examples=["kvctl repo annotate config@main", "kvctl repo annotate config@v1 'app.>' -o ndjson"],
     see=["repo log", "history"],
     prints=(ANNOTATION,),
+    listing=True,
 )
 async def annotate(
     session: Session,

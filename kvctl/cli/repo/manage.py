@@ -83,7 +83,13 @@ async def init(
     show_result(session, {"name": name, "stream": wanted["name"], "changed": fresh or begun}, text)
 
 
-@command("repo ls", examples=["kvctl repo ls", "kvctl repo ls -o name"], see=["repo show"], prints=(REPOSITORY_ROW,))
+@command(
+    "repo ls",
+    examples=["kvctl repo ls", "kvctl repo ls -o name"],
+    see=["repo show"],
+    prints=(REPOSITORY_ROW,),
+    listing=True,
+)
 async def ls(session: Session) -> None:
     """List repositories."""
     rows = [views.repository_row(found) for found in await catalog.listing((await session.client()).api)]

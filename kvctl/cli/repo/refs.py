@@ -50,6 +50,7 @@ CONCURRENT_BRANCHES = 16
     examples=["kvctl branch ls config", "kvctl branch ls config -o name"],
     see=["branch show"],
     prints=(BRANCH_ROW,),
+    listing=True,
 )
 async def branch_ls(session: Session, name: Name) -> None:
     """List branches, each with its last commit and count of staged changes."""
@@ -175,7 +176,11 @@ group(
 
 
 @command(
-    "tag ls", examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"], see=["tag create"], prints=(TAG_ROW,)
+    "tag ls",
+    examples=["kvctl tag ls config", "kvctl tag ls config -o ndjson"],
+    see=["tag create"],
+    prints=(TAG_ROW,),
+    listing=True,
 )
 async def tag_ls(session: Session, name: Name) -> None:
     """List tags, each with its commit."""

@@ -52,6 +52,7 @@ Replicas = Annotated[int | None, number("--replicas", "Number of stream replicas
     examples=["kvctl stream ls", "kvctl stream ls --subject 'orders.>' -o name"],
     see=["bucket ls"],
     prints=(STREAM_ROW,),
+    listing=True,
 )
 async def ls(
     session: Session,

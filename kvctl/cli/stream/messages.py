@@ -27,6 +27,7 @@ Sequence_ = Annotated[int | None, argument("SEQ", "Sequence of the message, or o
     examples=["kvctl stream subjects ORDERS", "kvctl stream subjects ORDERS 'orders.new.>' -o json"],
     see=["stream show"],
     prints=(SUBJECT,),
+    listing=True,
 )
 async def subjects(
     session: Session, stream: StreamName, subject: Annotated[str, argument("FILTER", "Filter of subjects")] = ">"

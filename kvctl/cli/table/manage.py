@@ -72,7 +72,11 @@ async def create(
 
 
 @command(
-    "table ls", examples=["kvctl table ls", "kvctl table ls -o name"], see=["table show"], prints=(records.TABLE_ROW,)
+    "table ls",
+    examples=["kvctl table ls", "kvctl table ls -o name"],
+    see=["table show"],
+    prints=(records.TABLE_ROW,),
+    listing=True,
 )
 async def ls(session: Session) -> None:
     """List tables."""

@@ -183,6 +183,7 @@ async def remove_origin(
     examples=["kvctl aggregate ls", "kvctl aggregate ls -o json"],
     see=["bucket ls"],
     prints=(records.REPLICA_ROW,),
+    listing=True,
 )
 async def ls(session: Session) -> None:
     """List aggregates.

@@ -90,6 +90,7 @@ async def create(
     examples=["kvctl mirror ls", "kvctl mirror ls -o json"],
     see=["bucket ls"],
     prints=(records.REPLICA_ROW,),
+    listing=True,
 )
 async def ls(session: Session) -> None:
     """List mirrors.

@@ -1,6 +1,7 @@
 """`kvctl bucket`: what people and scripts see."""
 
 import json
+import signal
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from kvctl.contexts import Context, ContextStore
 from kvctl.server import run_server
 from kvctl.topology.health.overview import Overview, Reads
 from tests.cli.conftest import Result
+from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -228,6 +230,40 @@ def test_ls_filters_by_kind_and_name(bucket, seeds, orders, args, names):
     assorted(seeds)
     result = bucket("ls", *args, "-o", "name")
     assert (result.exit_code, result.out.split()) == (0, names)
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (["--sort", "size"], ["large", "orders", "none"]),
+        (["--sort", "-bytes", "--limit", "2"], ["none", "orders"]),
+        (["--sort=-Name"], ["orders", "none", "large"]),
+        (["--sort", "last write", "--limit", "1", "-o", "json"], ["large"]),
+        (["--limit", "1"], ["large"]),
+    ],
+    ids=" ".join,
+)
+def test_ls_sorts_by_a_column_and_limits_its_rows(bucket, seeds, orders, args, names):
+    seeds.create_bucket("none")
+    seeds.create_bucket("large")
+    seeds.put("large", "k", b"v" * 1000)
+    shown = bucket("ls", *args).out
+    found = (
+        [row["name"] for row in json.loads(shown)]
+        if "json" in args
+        else [line.split()[0] for line in shown.splitlines()]
+    )
+    assert found == names
+    assert bucket("ls", "--sort", "sise").exit_code == 2
+    assert "Not listed: 1 more" in bucket("ls", "--limit", "2", tty=True).err
+
+
+def test_ls_watch_redraws_the_list(own_server, orders):
+    with Dialogue("bucket", "ls", "-w", "--interval", "200ms", "-s", own_server.url) as dialogue:
+        live = "".join(dialogue.hear("\x1b[H") for _ in range(3))
+        dialogue.process.send_signal(signal.SIGINT)
+        assert dialogue.end() == 130
+    assert "orders" in live
 
 
 def test_ls_in_a_pipe_is_a_record_a_line(bucket, orders):

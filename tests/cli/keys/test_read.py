@@ -43,6 +43,14 @@ def test_named_keys_come_before_those_that_filters_match_and_none_twice(keyed):
     assert keyed("get", "B", "x.*", "y.1", "x.2", "-o", "name").out.split() == ["y.1", "x.2", "x.1"]
 
 
+def test_limit_counts_what_filters_match(keyed):
+    for key in "abcd":
+        keyed.put(key, key.encode())
+    found = keyed("get", "B", "d", ">", "--limit", "2", "--columns", "key").out
+    assert found.split() == ["d", "a", "b"]
+    assert keyed("get", "B", "a", "--limit", "2").exit_code == 2
+
+
 def test_a_wildcard_with_one_match_is_still_a_record(keyed, snapshot):
     keyed.put("x.1", b"one")
     assert keyed("get", "B", "x.*", "-o", "json") == snapshot
