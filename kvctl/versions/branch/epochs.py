@@ -70,6 +70,11 @@ async def batches(store: Store, epochs: Sequence[str]) -> AsyncGenerator[list[St
 
     Holds some changes of each epoch, however large all of them are.
     """
+    if len(epochs) == 1:
+        async with aclosing(store.pages(partition_of(epochs[0]))) as alone:
+            async for page in alone:
+                yield page
+        return
     async with AsyncExitStack() as stack:
         scans = [store.pages(partition_of(epoch), beside=len(epochs) - 1) for epoch in epochs]
         for scan in scans:
