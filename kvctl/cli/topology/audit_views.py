@@ -46,9 +46,9 @@ def _answer(outcomes: "Sequence[verdict.AuditOutcome]") -> "Iterator[cards.Sente
     words = {True: "consistent", False: "drifted", None: "not audited"}
     counts = Counter(words[outcome.consistent] for outcome in outcomes)
     found = ", ".join(f"{counts[word]} {word}" for word in words.values() if counts[word])
-    yield cards.Sentence(
-        f"{counted(len(outcomes), 'link')}: {found if len(counts) > 1 else f'all {next(iter(counts))}'}"
-    )
+    if len(counts) == 1:
+        found = "none audited" if counts["not audited"] else f"all {next(iter(counts))}"
+    yield cards.Sentence(f"{counted(len(outcomes), 'link')}: {found}")
     if drifted := dict.fromkeys(outcome.replica for outcome in outcomes if outcome.consistent is False):
         yield cards.Sentence(f"Repair: kvctl topology audit {' '.join(drifted)} --repair")
 
