@@ -80,7 +80,7 @@ PARTICIPLE = re.compile(
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (11_950, 53),
-    "versions tables": (8_400, 45),
+    "versions tables": (8_410, 45),
     "pipeline": (7_505, 43),
     "cli render documents deferred phrases suggest units topics __main__": (20_450, 111),
     "core": (18_080, 80),
