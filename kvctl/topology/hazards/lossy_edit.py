@@ -222,13 +222,13 @@ async def stored_collisions(api: Api, config: StreamConfig, since: int = 0) -> t
         try:
             both = sorted(await _landed(api, one, other) & await _landed(api, other, one))
         except (KvctlError, UnknownTransform) as error:
-            warnings.append(f"{whose(one, other)} could write the same keys ({places}); could not check: {error}")
+            warnings.append(f"{whose(one, other)} can collide ({places}); could not check: {error}")
             continue
         if both:
             keys = quoted((key.removeprefix(own) for key in both), _SHOWN_KEYS)
             found.append(Hazard(KEY_COLLISION, f"{whose(one, other)} write the same keys, {keys}: {COLLISION}"))
         else:
-            warnings.append(f"{whose(one, other)} could write the same keys ({places}); no stored key does")
+            warnings.append(f"{whose(one, other)} can collide ({places}); no stored keys do")
     return found, warnings
 
 

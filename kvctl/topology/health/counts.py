@@ -205,7 +205,7 @@ async def _emptied(links: Sequence[Link], info: StreamInfo) -> str:
         return ""
     wanted = await arrival.goals([(link.source, link.view) for link in links])
     names = [f"`{name_of(goal.source)}`" for goal in wanted if goal.sequence]
-    return f"it is empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
+    return f"empty, but {', '.join(dict.fromkeys(names))} has entries for it" if names else ""
 
 
 def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: int) -> SourceCounts:

@@ -150,7 +150,8 @@ async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> N
     with suppress(KvctlError):
         known = await streams.names(absent[0].api)
     known = known if kind == "stream" else resolve.possible_buckets(known)
-    remedy = f"List {kind}s with `kvctl {kind} ls`. Use `--force {MISSING_ORIGIN}` to create it before its origin"
+    remedy = f"List {kind}s with `kvctl {kind} ls`. "
+    remedy += f"Use `--force {MISSING_ORIGIN}` to create the replica before its origin"
     raise BucketNotFound(
         f"Origin {names} does not exist{where}", hint=did_you_mean(absent[0].origin.asked_name, known, remedy)
     )

@@ -183,8 +183,8 @@ def _lost(found: Passage, there: LastEntry, copied: int) -> Judgement:
             return TraceState.EXPIRED, f"after {format_duration(duration_from_ns(age))}"
         if not there.lives:
             return TraceState.DELETED, "the marker has expired here"
-        return TraceState.MISSING, "it has caught up, but does not hold the key"
-    return TraceState.MISSING, f"it has caught up, but holds revision {copied} instead of {there.revision}"
+        return TraceState.MISSING, f"caught up, but lacks the key; run `kvctl topology audit {found.origin}`"
+    return TraceState.MISSING, f"caught up, but holds revision {copied} instead of {there.revision}"
 
 
 def _writer(found: Passage) -> str:

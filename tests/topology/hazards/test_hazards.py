@@ -226,7 +226,7 @@ async def test_key_collision_of_stored_keys_under_overlapping_names(client, raw,
     raw.api(f"STREAM.PURGE.KV_{other}")
     plan = await builders.plan_origin(client.api, aggregate, Origin(other, prefix="stock"))
     assert not plan.hazards
-    assert "no stored key does" in plan.warnings[0]
+    assert "no stored keys do" in plan.warnings[0]
 
 
 async def test_key_collision_of_keys_that_differ_in_a_dropped_token(client, raw, replicas, unique):

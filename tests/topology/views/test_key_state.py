@@ -74,14 +74,14 @@ ERROR = {"arrived": 4, "upstream": CONNECTED._replace(error="stream not found (1
         (
             passage(NOTHING, ages=Ages(2 * 10**9, False)),
             TraceState.MISSING,
-            "it has caught up, but does not hold the key",
+            "caught up, but lacks the key; run `kvctl topology audit O`",
         ),
-        (passage(NOTHING), TraceState.MISSING, "it has caught up, but does not hold the key"),
+        (passage(NOTHING), TraceState.MISSING, "caught up, but lacks the key; run `kvctl topology audit O`"),
         (passage(NOTHING, held(5, DELETED)), TraceState.DELETED, "the marker has expired here"),
         (
             passage(held(9, source=HERE._replace(sequence=3))),
             TraceState.MISSING,
-            "it has caught up, but holds revision 3 instead of 5",
+            "caught up, but holds revision 3 instead of 5",
         ),
         (passage(held(9, source=HERE), NOTHING), TraceState.KEPT, "`O` no longer holds its revision 5"),
         (passage(held(9, DELETED, HERE), NOTHING), TraceState.DELETED, ""),
