@@ -201,6 +201,9 @@ class Handle:
         while True:
             try:
                 return await direct_get.last(self.binding.api, self.binding.stream, self.binding.subject(key))
+            except RequestTimeout as error:
+                hint = f"Its servers may be down; check with `kvctl bucket show {self.name}`"
+                raise RequestTimeout(f"Bucket `{self.name}` does not answer: {error.message}", hint=hint) from None
             except NoResponders:
                 try:
                     await self.locate(fresh=True)

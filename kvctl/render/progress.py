@@ -38,6 +38,12 @@ class Progress:
         """Set the total once it is known."""
         self.total = total
 
+    def hide(self) -> None:
+        """Erase the bar, so that a line can be printed; the next step shows it again."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
     def say(self, what: str) -> None:
         """Replace the text."""
         self.what = what

@@ -190,7 +190,9 @@ async def tag_ls(session: Session, name: Name) -> None:
     session.show(View(columns=views.TAGS, rows=rows, empty="No tags"))
 
 
-@command("tag show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"], prints=(TAG,))
+@command(
+    "tag show", examples=["kvctl tag show config@v1"], see=["tag ls", "repo show"], prints=(TAG,), in_pipe="fields"
+)
 async def tag_show(session: Session, at: AtTag) -> None:
     """Show a tag with its commit."""
     place = parse_tag(at)

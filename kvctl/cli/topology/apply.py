@@ -1,7 +1,9 @@
 """`kvctl topology apply` and `destroy`: apply a topology file or a saved plan, or delete what a file names."""
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 from kvctl.cli.app.command import command
@@ -15,7 +17,8 @@ from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
-from kvctl.render.escapes import escape
+from kvctl.render import progress as progress_bars
+from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
@@ -84,7 +87,7 @@ async def apply(
     show_report(session, found, forced, report)
     if report.error is not None:
         raise report.error
-    session.note(f"Applied: {_past(found)}" if found.changes else "Nothing to change", always=True)
+    _conclude(session, f"Applied: {_past(found)}" if found.changes else "Nothing to change")
 
 
 async def _planned(
@@ -180,11 +183,16 @@ async def _execute(
     if limit is not None:
         await filling.resume(apis, applier.unfilled(topology, await inventory.survey(apis)))
     with session.progress("Applying", len(applier.writes(found.changes)), unit="changes") as progress:
-        report = await applier.apply(apis, found, filling, progress.advance, entries=topology.entries)
+        done = partial(_show_done, session, progress)
+        report = await applier.apply(apis, found, filling, progress.advance, entries=topology.entries, done=done)
     if report.error is not None:
         return report
+    begun = time.monotonic()
     with session.progress("Filling replicas", filling.total, unit="entries") as progress:
         await applier.fill(report, filling, progress.advance)
+    if filling.total and report.error is None and session.output == "table":
+        filled = f"Replicas hold what their origins held: {counted(filling.total, 'entry')}"
+        session.result(f"{filled} in {time.monotonic() - begun:.1f} s")
     if found.changes:
         patience = max(api.connection.timeout for api in apis.values())
         wrong = await applier.verify(lambda: planner.plan(topology, apis, prune=chosen.prune), patience)
@@ -204,16 +212,33 @@ def show_report(
     elif session.output != "table":
         session.show(View(columns=_COLUMNS, rows=rows))
     else:
-        colored = session.terminal.colored
-        session.write("".join(f"{_outcome(change, report, colored)}\n" for change in found.changes).encode())
+        for change in found.changes:
+            if (outcome := str(report.outcome(change))) != "done":
+                _show_line(session, change, *(("✗", "red") if outcome == "failed" else ("·", "dim")), word="not ")
 
 
-def _outcome(change: "plan_change.ResourceChange", report: "applier.Report", colored: bool) -> str:
-    """Return the line of a change: `✓ bucket STOCK changed`."""
-    outcome = str(report.outcome(change))
-    sign, style = {"done": ("✓", "green"), "failed": ("✗", "red")}.get(outcome, ("·", "dim"))
-    word = f"{change.action}d" if outcome == "done" else f"not {change.action}d"
-    return f"{paint(sign, style if colored else '')} {escape(description.title(change))} {word}"
+def _show_done(
+    session: Session, progress: "progress_bars.Progress", change: "plan_change.ResourceChange", seconds: float
+) -> None:
+    """Print a change when it is made: `✓ bucket STOCK changed in 0.1 s`."""
+    if session.output == "table":
+        progress.hide()
+        _show_line(session, change, "✓", "green", after=f" in {max(seconds, 0.1):.1f} s")
+
+
+def _show_line(
+    session: Session, change: "plan_change.ResourceChange", sign: str, style: str, *, word: str = "", after: str = ""
+) -> None:
+    sign = paint(sign, style if session.terminal.colored else "")
+    session.write(utf8(f"{sign} {escape(description.title(change))} {word}{change.action}d{after}\n"))
+
+
+def _conclude(session: Session, text: str) -> None:
+    """Print the last line of a report on stdout, beside rows and documents as a note."""
+    if session.output == "table":
+        session.result(text)
+    else:
+        session.note(text, always=True)
 
 
 def _past(found: "plan_change.TopologyPlan") -> str:
@@ -266,7 +291,7 @@ async def destroy(
     if report.error is not None:
         raise report.error
     deleted = f"Deleted {counted(len(found.changes), 'resource')} of `{file}`"
-    session.note(deleted if found.changes else "Nothing to delete", always=True)
+    _conclude(session, deleted if found.changes else "Nothing to delete")
 
 
 async def _delete(
@@ -277,7 +302,8 @@ async def _delete(
 ) -> "applier.Report":
     """Make the deletions and look again; errors are in the report."""
     with session.progress("Deleting", len(found.changes), unit="changes") as progress:
-        report = await applier.apply(apis, found, applier.ReplicaFilling(None), progress.advance)
+        done = partial(_show_done, session, progress)
+        report = await applier.apply(apis, found, applier.ReplicaFilling(None), progress.advance, done=done)
     if found.changes and report.error is None:
         patience = max(api.connection.timeout for api in apis.values())
         report.error = await applier.verify(lambda: planner.destruction(topology, apis), patience)

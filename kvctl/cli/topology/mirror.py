@@ -102,7 +102,11 @@ async def ls(session: Session) -> None:
 
 
 @command(
-    "mirror show", examples=["kvctl mirror show ORDERS_NYC"], see=["bucket show", "doctor"], prints=(records.BUCKET,)
+    "mirror show",
+    examples=["kvctl mirror show ORDERS_NYC"],
+    see=["bucket show", "doctor"],
+    prints=(records.BUCKET,),
+    in_pipe="fields",
 )
 async def show(session: Session, name: Name) -> None:
     """Show a mirror's origin, progress and settings.

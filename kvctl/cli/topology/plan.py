@@ -186,7 +186,9 @@ async def plan(
     hazards.refuse(found.hazards, force, "The plan would lose, hide or mix up data")
     if out is not None:
         saved.save(out, saved.SavedPlan.of(document, found, apis, prune=prune, forced=force or ()))
-    if not found.changes:
+    if not found.changes and session.output == "table" and format is None:
+        session.result("Nothing to change")
+    elif not found.changes:
         session.note("Nothing to change", always=True)
     elif session.output == "table" and format is None:
         session.write(f"Apply it: {_apply_command(file, prune=prune, force=force or (), out=out)}\n".encode())

@@ -129,9 +129,13 @@ async def apply(
     advance: Advance = lambda _: None,
     *,
     entries: Entries | None = None,
+    done: Callable[[ResourceChange, float], None] = lambda *_: None,
 ) -> Report:
-    """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key."""
-    report = Report()
+    """Apply the changes in order, up to the first that fails. `entries` are those of the file, by bucket and key.
+
+    `done` is called after each change, with the seconds since the one before.
+    """
+    report, begun = Report(), time.monotonic()
     for write in writes(plan.changes):
         try:
             if await _make(apis[write.change.place], plan, write, filling, entries or {}):
@@ -142,6 +146,8 @@ async def apply(
             return report
         if write.ends:
             report.outcomes[write.change.where] = ApplyOutcome.DONE
+            done(write.change, time.monotonic() - begun)
+            begun = time.monotonic()
         advance(1)
     return report
 

@@ -67,7 +67,7 @@ class TestRepositories:
         assert repo.run("put", mirror, "a", "2").exit_code == 1
         assert repo.run("mirror", "promote", mirror, "--as", f"{mirror}-B") == snapshot
         plan = repo.text("topology", "export", mirror)
-        assert repo.run("topology", "plan", "-f", "-", stdin=plan.encode()).err == "Nothing to change\n"
+        assert repo.run("topology", "plan", "-f", "-", stdin=plan.encode()).out == "Nothing to change\n"
         assert repo("delete", ".", "--yes") == snapshot
         repo.text("repo", "delete", ".", "--confirm", repo.name)
         assert repo.text("get", f"{mirror}@main", "a") == "1"

@@ -54,7 +54,7 @@ def test_destroy_deletes_readers_before_their_origin_and_leaves_others(file, raw
     assert file.left == set()
     assert f"KV_{other}" in raw.api("STREAM.NAMES")["streams"]
     again = file("destroy", "--yes")
-    assert (again.exit_code, again.err) == (0, "Nothing to delete\n")
+    assert (again.exit_code, again.out) == (0, "Nothing to delete\n")
 
 
 def test_destroy_asks_first_and_previews(file):

@@ -203,7 +203,7 @@ def test_apply_after_a_kill_reports_replicas_that_do_not_fill(raw, server, uniqu
     raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
     file.write_text(file.read_text().replace(", max_value_size: 1KiB", ""))
     assert run_process(*apply).exit_code == 0
-    assert run_process(*apply).err == "Nothing to change\n"
+    assert run_process(*apply).out == "Nothing to change\n"
 
 
 def test_apply_after_a_kill_reports_replicas_of_origins_out_of_view(server, unique, tmp_path):
@@ -216,4 +216,4 @@ def test_apply_after_a_kill_reports_replicas_of_origins_out_of_view(server, uniq
     for _ in range(2):
         again = run_process(*apply, "--wait-for", "1s")
         assert (again.exit_code, f"`{origin}`: never connected" in again.err) == (9, True)
-    assert run_process(*apply, "--no-wait").err == "Nothing to change\n"
+    assert run_process(*apply, "--no-wait").out == "Nothing to change\n"

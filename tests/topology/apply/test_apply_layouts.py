@@ -56,12 +56,12 @@ aggregates:
     )
     applied = run("topology", "apply", "-f", str(file), "--yes", "-o", "name")
     assert (applied.exit_code, applied.out.split()) == (0, [orders, near, edge])
-    assert f"Keys of `{orders}` expire there (30d) but stay in `{edge}`" in applied.err
+    assert f"Keys of `{orders}` expire after 30d but stay in `{edge}`" in applied.err
     assert run("get", edge, "stock.nails.lon", *on_edge).stdout == b"5"
     run("put", orders, "NEW.7", "paid", *on_hub)
     until(lambda: run("get", edge, "orders.new.7", *on_edge).stdout == b"paid")
     again = run("topology", "apply", "-f", str(file), "--yes")
-    assert (again.exit_code, again.out, again.err) == (0, "", "Nothing to change\n")
+    assert (again.exit_code, again.out, again.err) == (0, "Nothing to change\n", "")
 
 
 async def test_apply_of_replicas_in_another_domain(leaf, unique):
