@@ -58,8 +58,7 @@ def shortfalls(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> 
     full = _when_full(config)
     if 0 < (limit := config.get("max_bytes", -1)) and pairs:
         need = sum((_bytes(config, source, origin) for source, origin in pairs), own)
-        headers = [_added(config, source, origin).least for source, origin in pairs]
-        each = "" if config.get("mirror") else f", with a header of {max(headers):.0f} bytes or more for each entry"
+        each = "" if config.get("mirror") else ", with a header for each entry"
         if limit < need.least:
             held = sum(_limit(origin, "max_bytes") for _, origin in pairs)
             size = "no limit" if held == inf else f"{format_size(int(held))}{each}"
@@ -90,7 +89,7 @@ def _of_values(config: StreamConfig, source: SourceConfig, origin: StreamConfig)
         field = _field(source)
         block = 0 if origin.get("sources") else _HEADER_BLOCK + field.least
         need = _Span(theirs + block, theirs + _HEADER_BLOCK + field.most + _LONG_SUBJECT)
-        shown += f", and each entry has a header of {_HEADER_BLOCK + field.least:.0f} bytes or more here"
+        shown += "" if theirs == inf else ", plus a header for each entry"
     if theirs == inf:
         need = _unlimited(origin)
     if size < need.least:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kvctl.errors import KvctlError
 from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.phrases import counted
 from kvctl.topology.hazards.hazards import landing, name_of, overlaps
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
-from kvctl.topology.model.subjects import KeyMapping, UnknownTransform
+from kvctl.topology.model.subjects import KeyMapping, UnknownTransform, land
 from kvctl.topology.survey.graph import Link
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import format_time, parse_time
 
 _UNLIMITED = float("inf")
+
+
+class Doubt(NamedTuple):
+    """Reason why a replica that is up to date with its origins may still differ from them."""
+
+    missing: bool
+    """True if entries are certainly missing."""
+    evidence: str
 
 
 class SourceCounts(NamedTuple):
@@ -34,14 +43,18 @@ class SourceCounts(NamedTuple):
     """Revisions of the origin that may not have arrived."""
 
 
-def lacking(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
-    """Return the evidence that entries are missing in the replica; empty if there is none."""
+def lacking(replica: StreamInfo, readings: Sequence[SourceCounts]) -> Doubt | None:
+    """Return the evidence that keys, or only revisions, are missing in the replica; None if there is none."""
     comparable = _countable(replica["config"], readings)
     entries = sum(max(_least(replica, item) - item.pending, 0) for item in comparable)
     keys = sum(max(_keys(item.origin) - item.pending, 0) for item in comparable)
     if replica["state"]["messages"] >= entries and _keys(replica) >= keys:
-        return ""
-    return f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}"
+        return None
+    text = f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}"
+    if _keys(replica) == keys:
+        # A key's ttl begins again in an aggregate: there, a revision may push out one that stays in the origin.
+        return Doubt(False, f"{text}: the keys agree in number, and revisions of them differ")
+    return Doubt(True, text)
 
 
 def surplus(replica: StreamInfo, readings: Sequence[SourceCounts]) -> str:
@@ -147,19 +160,20 @@ def _number(entries: int, keys: int) -> str:
     return f"{counted(entries, 'entry')} of {counted(keys, 'key')}"
 
 
-class Doubt(NamedTuple):
-    """Reason why a replica that is up to date with its origins may still differ from them."""
-
-    missing: bool
-    """True if entries are certainly missing."""
-    evidence: str
-
-
 _State = tuple[Any, ...]
 
 
 async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
     """Return a doubt or None for each link of one up-to-date replica; takes `pause` seconds if counts differ."""
+    found, config = await _of_all(links, pause), links[0].info["config"]
+    if any(found) or not config.get("sources"):
+        return found
+    shared = {place.number for pair in overlaps(config) for place in pair}
+    return list(await asyncio.gather(*(_of_part(link, shared, pause) for link in links)))
+
+
+async def _of_all(links: Sequence[Link], pause: float) -> list[Doubt | None]:
+    """Compare the numbers of all entries of the replica and its origins."""
     info = links[0].info
     shown = [_reading(link, info, link.origin, 0) for link in links if link.origin]
     if not _found(info, shown):
@@ -170,7 +184,9 @@ async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
         after, (info, readings) = await _look(links)
         if before == after:  # nothing is arriving: missing entries were removed
             readings = [SourceCounts(item.number, item.source, item.origin) for item in readings]
-        if text := lacking(info, readings) or await _emptied(links, info):
+        if doubt := lacking(info, readings):
+            return [doubt] * len(links)
+        if text := await _emptied(links, info):
             return [Doubt(True, text)] * len(links)
         if before == after and len(links) == len(sources_of(info["config"])) and (text := surplus(info, readings)):
             return [Doubt(False, text)] * len(links)
@@ -216,3 +232,67 @@ def _reading(link: Link, info: StreamInfo, origin: StreamInfo | None, pending: i
 def _late(link: Link, origin: StreamInfo | None) -> Doubt | None:
     text = late_start(SourceCounts(0, link.source, origin)) if origin is not None else ""
     return Doubt(False, f"{text}; run an audit to find missing entries") if text else None
+
+
+MOST_NAMES = 10_000
+"""Keys of a stream up to which they are compared by name, not only in number."""
+_NO_NAMES = 2**31 - 1
+"""Offset in a list of subjects beyond its end: the answer has only their number."""
+
+
+class _Part(NamedTuple):
+    """The keys that one source brings, in its origin and in the aggregate."""
+
+    expected: int
+    held: int
+    pending: int
+    last: int
+    """The origin's last revision."""
+
+
+async def _of_part(link: Link, shared: Collection[int], pause: float) -> Doubt | None:
+    """Compare the keys of one source with those in the places that it fills."""
+    if link.origin is None or (_alone(link) and _complete(_reading(link, link.info, link.origin, 0))):
+        return None
+    try:
+        before = await _part(link, shared)
+        if before.held >= before.expected:
+            return None
+        await asyncio.sleep(pause)
+        part = await _part(link, shared)
+    except (KvctlError, UnknownTransform) as error:
+        return Doubt(False, f"the keys of `{name_of(link.source)}` cannot be counted: {error}")
+    if part.held >= part.expected - (part.pending if part.last != before.last else 0):
+        return None
+    name = name_of(link.info["config"])
+    return Doubt(True, f"`{name}` holds {part.held} of {counted(part.expected, 'key')} of `{name_of(link.source)}`")
+
+
+def _alone(link: Link) -> bool:
+    return len(sources_of(link.info["config"])) == 1
+
+
+async def _part(link: Link, shared: Collection[int]) -> _Part:
+    """Count in the aggregate, then in the origin. Raises UnknownTransform for keys that cannot be told from others'."""
+    rules, here, there = KeyMapping.of(link.source), link.place.api, link.source["name"]
+    info = await streams.info(here, link.reader)
+    come = await arrival.arrived(here, info, Goal(link.view, link.source, None)) or 0
+    places = [rule.pattern for rule in rules.rules]
+    if max(_keys(info), _keys(link.origin) if link.origin else 0) <= MOST_NAMES:
+        held = {name for place in places for name in await streams.subjects(here, link.reader, place)}
+        subjects = {name for taken in rules.taken for name in await streams.subjects(link.api, there, taken)}
+        wanted = {landed for subject in subjects if (landed := land(rules.rules, subject)) is not None}
+        expected, present = len(wanted), len(wanted & held)
+    elif rules.lossy or sources_of(info["config"]).index(link.source) in shared:
+        raise UnknownTransform("they share places with others")
+    else:
+        present = sum([await _number_of(here, link.reader, place) for place in places])
+        expected = sum([await _number_of(link.api, there, taken) for taken in rules.taken])
+    last = (await streams.info(link.api, there, timeout=PATIENCE))["state"]["last_seq"]
+    return _Part(expected, present, max(last - come, 0), last)
+
+
+async def _number_of(api: Api, stream: str, subjects: str) -> int:
+    """Return the number of subjects that match a filter, without reading them."""
+    reply: Mapping[str, Any] = await streams.info(api, stream, subjects_filter=subjects, offset=_NO_NAMES)
+    return int(reply.get("total") or 0)

@@ -9,7 +9,7 @@ import pytest
 import kvctl
 from kvctl.doctor.examination import of_standing
 from kvctl.errors import KeyNotFound
-from kvctl.topology.health import overview
+from kvctl.topology.health import counts, overview
 from kvctl.topology.health.counts import SourceCounts, lacking, late_start, surplus
 from kvctl.topology.health.health import Health, check_health
 from kvctl.topology.survey.graph import Inventory
@@ -37,18 +37,26 @@ def of(origin: dict[str, Any], **settings: Any) -> list[SourceCounts]:
 
 class TestOfAMirror:
     def test_mirror_lacks_entries_of_its_origin(self):
-        assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) == ""
+        assert lacking(info("M", 3, 3, **MIRROR), of(info("KV_O", 3, 3))) is None
         text = lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3)))
-        assert text == "`M` holds 2 entries of 2 keys, but `O` 3 entries of 3 keys"
+        assert text == (True, "`M` holds 2 entries of 2 keys, but `O` 3 entries of 3 keys")
 
     def test_mirror_with_pending_entries_lacks_nothing(self):
-        assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) == ""
-        assert lacking(info("M", 1, 1, **MIRROR), of(info("KV_O", 3, 3), pending=1)) != ""
+        assert lacking(info("M", 2, 2, **MIRROR), of(info("KV_O", 3, 3), pending=1)) is None
+        assert lacking(info("M", 1, 1, **MIRROR), of(info("KV_O", 3, 3), pending=1))
 
     def test_mirror_with_shorter_history_is_compared_by_keys(self):
         origin = info("KV_O", 9, 3, max_msgs_per_subject=5)
-        assert lacking(info("M", 3, 3, **MIRROR), of(origin)) == ""
-        assert lacking(info("M", 2, 2, **MIRROR), of(origin)) != ""
+        assert lacking(info("M", 3, 3, **MIRROR), of(origin)) is None
+        assert lacking(info("M", 2, 2, **MIRROR), of(origin))
+
+    def test_only_revisions_differ_where_the_keys_agree_in_number(self):
+        origin = info("KV_O", 4, 2, max_msgs_per_subject=5)
+        doubt = lacking(info("M", 3, 2, **MIRROR | {"max_msgs_per_subject": 5}), of(origin))
+        assert doubt is not None
+        assert not doubt.missing
+        assert doubt.evidence.endswith("the keys agree in number, and revisions of them differ")
+        assert lacking(info("M", 3, 1, **MIRROR | {"max_msgs_per_subject": 5}), of(origin)).missing
 
     def test_mirror_with_surplus_is_reported(self):
         assert surplus(info("M", 4, 4, **MIRROR), of(info("KV_O", 3, 3))) != ""
@@ -57,7 +65,7 @@ class TestOfAMirror:
 
     def test_filtered_mirror_is_not_counted(self):
         filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
-        assert lacking(filtered, [SourceCounts(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) == ""
+        assert lacking(filtered, [SourceCounts(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) is None
 
 
 class TestOfAnAggregate:
@@ -69,13 +77,13 @@ class TestOfAnAggregate:
 
     def test_aggregate_holds_at_least_the_sum_of_its_origins(self):
         sources, readings = self.readings(3, 4)
-        assert lacking(info("KV_A", 7, 7, sources=sources), readings) == ""
-        assert lacking(info("KV_A", 6, 6, sources=sources), readings) != ""
+        assert lacking(info("KV_A", 7, 7, sources=sources), readings) is None
+        assert lacking(info("KV_A", 6, 6, sources=sources), readings)
 
     def test_aggregate_of_colliding_origins_is_not_counted(self):
         sources = [source("B", "A"), source("C", "A")]
         readings = [SourceCounts(at, one, info(one["name"], 3, 3)) for at, one in enumerate(sources)]
-        assert lacking(info("KV_A", 3, 3, sources=sources), readings) == ""
+        assert lacking(info("KV_A", 3, 3, sources=sources), readings) is None
 
     def test_writable_aggregate_may_hold_more(self):
         sources, readings = self.readings(3)
@@ -114,11 +122,14 @@ def filled(raw, replicas, unique):
     return first, second, mirror, aggregate
 
 
-async def states(client: kvctl.Client, *streams: str) -> dict[str, set[Health]]:
+async def survey_of(client: kvctl.Client, *streams: str) -> Inventory:
     inventory = await survey({"": client.api})
-    links = tuple(link for link in inventory.links if link.info["config"]["name"] in streams)
+    return inventory.only(link for link in inventory.links if link.info["config"]["name"] in streams)
+
+
+async def states(client: kvctl.Client, *streams: str) -> dict[str, set[Health]]:
     found: dict[str, set[Health]] = {}
-    for standing in await check_health(Inventory(inventory.places, links), second_look=0.3):
+    for standing in await check_health(await survey_of(client, *streams), second_look=0.3):
         found.setdefault(standing.link.info["config"]["name"], set()).add(standing.state)
         severities = [str(finding.severity) for finding in of_standing(standing)]
         expected = {Health.OK: [], Health.UNCONFIRMED: ["note"]}.get(standing.state, ["error"])
@@ -180,6 +191,39 @@ async def test_emptied_filtered_aggregate_has_missing_entries(client, raw, repli
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.OK}}
     raw.api(f"STREAM.PURGE.KV_{aggregate}")
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
+
+
+@pytest.mark.parametrize("names", [10_000, 0])
+async def test_each_part_of_an_aggregate_is_counted(client, raw, replicas, unique, monkeypatch, names):
+    monkeypatch.setattr(counts, "MOST_NAMES", names)
+    one, other, stock, aggregate = unique(), unique(), unique(), unique("A")
+    for bucket in (one, other, stock):
+        raw.create_bucket(bucket, dict.fromkeys(("NEW.1", "NEW.2", "OLD.1"), b"v"))
+    sources = [source(bucket, aggregate, "NEW.>", f"{bucket}.>") for bucket in (one, other)]
+    replicas.aggregate(aggregate, *sources, source(stock, aggregate, dest="stock.>"))
+    stream = f"KV_{aggregate}"
+    until(lambda: len(replicas.subjects(stream)) == 7)
+    assert await states(client, stream) == {stream: {Health.OK}}
+    for subject, bucket in (("stock.>", stock), (f"{one}.1", one)):
+        assert "error" not in raw.api(f"STREAM.PURGE.{stream}", {"filter": f"$KV.{aggregate}.{subject}"})
+        found = {item.link.origin_node.name: item for item in await check_health(await survey_of(client, stream), 0.1)}
+        assert {name for name, item in found.items() if item.state is Health.MISSING_ENTRIES} >= {bucket}
+        assert found[other].state is Health.OK
+    assert found[stock].evidence == f"`{aggregate}` holds 0 of 3 keys of `{stock}`"
+
+
+async def test_part_that_shares_places_is_compared_by_name(client, raw, replicas, unique, monkeypatch):
+    one, other, aggregate = unique(), unique(), unique("A")
+    raw.create_bucket(one, dict.fromkeys(("a", "b"), b"v"))
+    raw.create_bucket(other, dict.fromkeys(("c", "d"), b"v"))
+    replicas.aggregate(aggregate, source(one, aggregate), source(other, aggregate, dest="p.>"))
+    stream = f"KV_{aggregate}"
+    until(lambda: len(replicas.subjects(stream)) == 4)
+    assert await states(client, stream) == {stream: {Health.OK}}
+    raw.api(f"STREAM.PURGE.{stream}", {"filter": f"$KV.{aggregate}.p.>"})
+    assert await states(client, stream) == {stream: {Health.OK, Health.MISSING_ENTRIES}}
+    monkeypatch.setattr(counts, "MOST_NAMES", 0)
+    assert await states(client, stream) == {stream: {Health.UNCONFIRMED}}
 
 
 async def test_replica_of_silently_purged_origin_is_unconfirmed(client, raw, filled):
