@@ -141,9 +141,15 @@ def _cycles(inventory: Inventory) -> Iterator[Finding]:
     readings = [
         Replication(link.at, link.origin_at, link.source) for link in inventory.links if link.origin_at is not None
     ]
-    for streams in cycle.cycles(readings):
+    republished = inventory.republications()
+    for where in dict.fromkeys(reading.origin for reading in republished):
+        for text in cycle.republishing([item for item in republished if item.origin == where], where):
+            yield Finding(WARNING, "republish", name_of({"name": where[1]}), text, "Use an aggregate to replicate keys")
+    for streams in cycle.cycles([*readings, *republished]):
         name = name_of({"name": streams[0][1]})
         fix = f"Remove one of the origins: `kvctl aggregate remove-origin {name} BUCKET`"
+        if any({item.reader, item.origin} <= {*streams} for item in republished):
+            fix = f"Stop republishing: `kvctl bucket edit {name} --clear republish`"
         yield Finding(ERROR, hazards.CYCLE, name, cycle.hazard(streams, "domain ").evidence, fix)
 
 

@@ -174,12 +174,19 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
     known: list[str] = []
     with suppress(KvctlError):
         names = await streams.names(api)
-        other = stream_kind.namesake(names, bucket)
-        info = await streams.find(api, other) if other else None
-        if info is not None and (owner := stream_kind.owner(info["config"])):
-            return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=stream_kind.remedy(info["config"]))
+        if other := await other_owner(api, bucket, names):
+            return other
         known = possible_buckets(names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
+
+
+async def other_owner(api: Api, bucket: str, names: Iterable[str]) -> RefusedError | None:
+    """Return the error for a name that belongs to a table or a repository, not to a bucket; `names` are all streams."""
+    other = stream_kind.namesake(names, bucket)
+    info = await streams.find(api, other) if other else None
+    if info is not None and (owner := stream_kind.owner(info["config"])):
+        return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=stream_kind.remedy(info["config"]))
+    return None
 
 
 def possible_buckets(names: Iterable[str]) -> list[str]:

@@ -33,7 +33,7 @@ from kvctl.render.view import View
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards
 from kvctl.topology.health import overview
-from kvctl.topology.survey import graph, inventory
+from kvctl.topology.survey import graph, inventory, origin_lookup
 from kvctl.units import format_size
 
 group(
@@ -51,7 +51,7 @@ KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "stream", "inco
 
 def edit_hazards() -> tuple[str, ...]:
     """Return the safety checks of an edit of a bucket or a replica."""
-    return (hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.FOREIGN_KIND)
+    return (hazards.LOSSY_EDIT, *hazards.OF_EDITS, hazards.CYCLE, hazards.FOREIGN_KIND)
 
 
 @command(
@@ -63,9 +63,14 @@ def edit_hazards() -> tuple[str, ...]:
     ],
     see=["bucket edit", "bucket show"],
     prints=(records.BUCKET_CHANGE, records.ANY),
+    forces=lambda: (hazards.CYCLE,),
 )
 async def add(
-    session: Session, name: NewName, settings: Annotated[Given, setting_options("bucket")], dry_run: DryRun = False
+    session: Session,
+    name: NewName,
+    settings: Annotated[Given, setting_options("bucket")],
+    dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Create a bucket.
 
@@ -84,6 +89,10 @@ async def add(
     """
     wanted = kvctl.BucketConfig(name, **settings).to_stream()
     api = (await session.client()).api
+    if wanted.get("republish") and await catalog.existing(api, wanted) is None:
+        hazards.refuse(await origin_lookup.cycles(api, wanted, ()), force, f"`{name}` was not created")
+        for text in await origin_lookup.republishing(api, wanted):
+            session.warn(text)
     if dry_run:
         if await catalog.existing(api, wanted) is None:
             flows.show_config(session, f"bucket `{name}`", wanted)
@@ -237,6 +246,9 @@ async def edit(
     check_changes(settings, clear)
     api = (await session.client()).api
     planned, found = await apply_edit.plan_edit(api, bucket, settings, clear or ())
+    if "republish" in settings:
+        for text in await origin_lookup.republishing(api, planned.after):
+            session.warn(text)
     await flows.edit(
         session,
         f"{_word(str(stream_kind.kind_of(planned.after)))} `{bucket}`",
@@ -321,11 +333,15 @@ async def delete(
 
 
 async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, Any]) -> "catalog.Creation":
-    """Create the bucket, and report mirrors that still hold the data of an earlier one."""
+    """Create the bucket, and report mirrors and aggregates that may still hold the data of an earlier one."""
     mirrored = await overview.is_served_by_others(api, wanted["name"])
+    aggregates = await overview.aggregates_with_keys_of(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
         await data.warn_of_stale(session, api, wanted["name"])
+    for name in aggregates if made.created else ():
+        check = f"`kvctl topology audit {name}`"
+        session.warn(f"Aggregate `{name}` may still hold keys of the previous bucket: compare them with {check}")
     return made
 
 

@@ -158,6 +158,8 @@ async def remove_origin(
     found = await origin_removal.plan(api, name, bucket, keep_data=keep_data)
     if dry_run:
         show_config(session, f"aggregate `{name}`", found.after, live=found.info)
+    if len(found.links) > 1:
+        session.warn(f"`{bucket}` is an origin of `{name}` {len(found.links)} times: all of these links are removed")
     if found.mixed:
         session.warn(f"{counted(len(found.mixed), 'key')} of `{bucket}` are kept: others wrote them, too")
     if found.contested:
@@ -175,7 +177,10 @@ async def remove_origin(
     row |= {"removed": taken.messages, "kept": len(taken.kept), "changed": True}
     if len(taken.kept) > len(found.mixed):
         session.warn(f"{counted(len(taken.kept), 'key')} of `{bucket}` are kept: others wrote them in the meantime")
-    show_result(session, row, f"Removed origin `{bucket}` from `{name}`, with {counted(taken.messages, 'entry')}")
+    links = f" ({len(found.links)} links)" if len(found.links) > 1 else ""
+    show_result(
+        session, row, f"Removed origin `{bucket}`{links} from `{name}`, with {counted(taken.messages, 'entry')}"
+    )
 
 
 @command(

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import listed
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.config import differences
-from kvctl.kv.names import STREAM_PREFIX, check_bucket
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, meet
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
+from kvctl.phrases import joined
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.health import arrival, inspection
 from kvctl.topology.health.arrival import WAIT_FOR, Advance, Goal
 from kvctl.topology.model.origins import Aggregate, Mirror, Origin, meaning
+from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey import origin_lookup
 from kvctl.topology.survey.origin_lookup import OriginView
 
@@ -75,17 +77,36 @@ async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] 
 
 
 async def plan_origin(api: Api, name: str, origin: Origin, force: Collection[str] = ()) -> ReplicaPlan:
-    """Plan another origin of an aggregate. Raises BucketNotFound, RefusedError if not an aggregate, UsageError."""
+    """Plan another origin of an aggregate.
+
+    Raises BucketNotFound, RefusedError if not an aggregate, ConflictError if keys arrive from it already, UsageError.
+    """
     info = await find_aggregate(api, name)
     seen = await _looked_up(api, [origin], force)
     before = info["config"]
     added, there = seen[0].origin.to_source(name), before.get("sources") or []
     if any(meaning(source) == meaning(added) for source in there):
         return ReplicaPlan(started(before), [], [], [], info)
+    _refuse_again(name, added, there)
     after = started({**before, "sources": [*there, added]})
     if (seen[0].config or {}).get("allow_msg_ttl"):
         after["allow_msg_ttl"] = True
     return await _planned(api, after, seen, info, before=before, held=info["state"]["bytes"])
+
+
+def _refuse_again(name: str, added: dict[str, Any], there: Iterable[dict[str, Any]]) -> None:
+    """Raise ConflictError if a source brings keys that the aggregate has already: each would land twice."""
+    for source in there:
+        same = Source.parse(source)[:2] == Source.parse(added)[:2]
+        if same and any(
+            meet(one, other) for one in KeyMapping.of(source).taken for other in KeyMapping.of(added).taken
+        ):
+            places = joined(f"`{place.removeprefix(f'{SUBJECT_PREFIX}{name}.')}`" for place in hazards.landing(source))
+            of = hazards.name_of(source)
+            raise ConflictError(
+                f"`{of}` is already an origin of `{name}` (as {places}): its keys would arrive twice",
+                hint=f"To change its keys, first use `kvctl aggregate remove-origin {name} {of}`",
+            )
 
 
 async def _looked_up(api: Api, origins: Sequence[Origin], force: Collection[str]) -> list[OriginView]:

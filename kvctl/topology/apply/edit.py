@@ -29,7 +29,7 @@ from kvctl.topology.hazards.lossy_edit import Words
 from kvctl.topology.health import arrival, inspection
 from kvctl.topology.health.arrival import Advance
 from kvctl.topology.model.origins import Origin
-from kvctl.topology.survey import graph, inventory
+from kvctl.topology.survey import graph, inventory, origin_lookup
 from kvctl.topology.survey.graph import Dependent
 from kvctl.topology.survey.origin_lookup import OriginView
 
@@ -50,6 +50,8 @@ async def hazards_of(api: Api, info: StreamInfo, after: StreamConfig, words: Wor
     before: StreamConfig = info["config"]
     cost = await lossy_edit.cost(api, before, info, after)
     found = [*hazards.of_foreign(before), *lossy_edit.lossy(before, after, cost, words)]
+    if any(before.get(field) != after.get(field) for field in ("republish", "subjects", "sources")):
+        found += await origin_lookup.cycles(api, after, ())
     return [*found, *await _of_replicas(api, before, after)]
 
 

@@ -52,6 +52,11 @@ class OriginRemoval:
         return name_of(self.info["config"])
 
     @property
+    def links(self) -> list[dict[str, Any]]:
+        """The sources that are removed now."""
+        return [source for source in self.info["config"]["sources"] if source not in self.after["sources"]]
+
+    @property
     def contested(self) -> list[str]:
         """The keys that another origin may have written before this one did."""
         others = tuple(pattern for source in self.after["sources"] for pattern in landing(source))

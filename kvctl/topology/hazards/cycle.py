@@ -1,4 +1,4 @@
-"""Streams that replicate from each other in a cycle, so that every write circulates endlessly. [pure]"""
+"""Streams that replicate from each other, or republish, in a cycle: every write circulates endlessly. [pure]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kvctl.errors import RefusedError
-from kvctl.kv.names import meet
+from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.kv.names import STREAM_PREFIX, meet
 from kvctl.topology.hazards.hazards import CYCLE, Hazard, landing, name_of
 from kvctl.topology.model.subjects import parse
 
@@ -46,6 +47,32 @@ def cycles(readings: Iterable[Replication]) -> list[list[Node]]:
         if cycle := _back_to(flow, following):
             found.setdefault(frozenset(cycle), cycle)
     return list(found.values())
+
+
+def republications(configs: Mapping[Node, StreamConfig]) -> list[Replication]:
+    """Return the republishing of streams as replication into those of the same place that listen on its subjects."""
+    found = []
+    for origin, config in configs.items():
+        if not (route := config.get("republish")):
+            continue
+        rule = {"src": route.get("src") or ">", "dest": route.get("dest") or ""}
+        source = {"name": origin[1], "subject_transforms": [rule]}
+        (lands,) = landing(source)
+        for reader, other in configs.items():
+            near = reader != origin and reader[0] == origin[0]
+            if near and any(meet(lands, own) for own in other.get("subjects") or ()):
+                found.append(Replication(reader, origin, source))
+    return found
+
+
+def republishing(readings: Iterable[Replication], node: Node) -> list[str]:
+    """Return warnings about republishing of this stream into buckets, or into it."""
+    return [
+        f"`{name_of({'name': origin[1]})}` republishes into `{name_of({'name': reader[1]})}` "
+        f"(`{landing(dict(source))[0]}`): no audit compares these copies, and a lost one is not sent again"
+        for reader, origin, source in readings
+        if node in (reader, origin) and reader[1].startswith(STREAM_PREFIX)
+    ]
 
 
 def doubled(readings: Iterable[Replication], reader: Node) -> tuple[Node, Node] | None:

@@ -101,6 +101,7 @@ OF_STREAM_EDITS = (
     DUPLICATE_WINDOW,
     OUTSIDE_PREFIX,
     KEY_COLLISION,
+    CYCLE,
     FOREIGN_KIND,
 )
 """Hazards that can block an edit of a stream, and that can be overridden."""

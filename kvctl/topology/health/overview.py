@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
-from kvctl.jetstream import direct_get
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.kv import catalog
@@ -19,6 +19,7 @@ from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
 from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.health.arrival import reported
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
 from kvctl.topology.survey.graph import Clue, Dependent, Place, cluster_name
@@ -261,6 +262,21 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
         message = await direct_get.last(api, stream, ">", timeout=PATIENCE)
         return message is not None and message.stream != stream
     return False
+
+
+async def aggregates_with_keys_of(api: Api, stream: str) -> list[str]:
+    """Return the aggregates that replicated from a stream of this name, which may have been deleted."""
+    if await streams.find(api, stream) is not None:
+        return []
+    with suppress(KvctlError):
+        place = await view("", api)
+        return [
+            place.node(name).name
+            for name, info in place.infos.items()
+            for source in info["config"].get("sources") or ()
+            if Source.parse(source).reads_locally(stream) and info["state"]["messages"] and reported(info, source) != 0
+        ]
+    return []
 
 
 async def _from_inside(api: Api, status: BucketStatus, place: Place | None) -> Overview:

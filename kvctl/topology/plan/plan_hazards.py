@@ -184,7 +184,13 @@ def _cycles(
 ) -> None:
     readings = _readings(desired, inventory)
     changed = {change.where: change for change in changes if change.action is not Action.DELETE}
-    for streams in cycle.cycles(readings):
+    after = {change.where: change.config for change in desired.all()}
+    gone = {change.where: None for change in changes if change.action is Action.DELETE}
+    republished = inventory.republications({**after, **gone})
+    for where, change in changed.items():
+        if (change.before or {}).get("republish") != change.config.get("republish"):
+            result.warn(cycle.republishing(republished, where))
+    for streams in cycle.cycles([*readings, *republished]):
         first = next((where for where in changed if where in streams), None)
         if first is not None:
             result.add(changed[first].name, [cycle.hazard(cycle.beginning_with(streams, first))])

@@ -10,6 +10,8 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, SourceState, StreamConfig, StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind, bucket_name, kind_of
+from kvctl.topology.hazards import cycle
+from kvctl.topology.hazards.cycle import Replication
 from kvctl.topology.hazards.hazards import Hazard, of_silent
 from kvctl.topology.model.origins import External, Origin, is_stand_in, is_temporary
 from kvctl.topology.survey.origin_lookup import OriginView
@@ -324,6 +326,15 @@ class Inventory(NamedTuple):
 
     places: Mapping[str, Place]
     links: tuple[Link, ...]
+
+    def republications(self, changed: Mapping[Where, StreamConfig | None] | None = None) -> list[Replication]:
+        """Return the republishing of streams into others; `changed` replaces configurations, None for a deletion."""
+        known: dict[Where, StreamConfig | None] = {}
+        for place in self.places.values():
+            known.update({(place.name, stream): info["config"] for stream, info in place.known.items()})
+        configs: dict[cycle.Node, StreamConfig] = {}
+        configs.update({where: config for where, config in {**known, **(changed or {})}.items() if config is not None})
+        return cycle.republications(configs)
 
     def only(self, links: Iterable[Link]) -> Inventory:
         """Return the same accounts with some of the links."""

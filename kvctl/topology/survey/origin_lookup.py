@@ -137,8 +137,15 @@ async def look(api: Api, origin: Origin) -> OriginView:
 
 
 async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> None:
-    """Raise BucketNotFound for origins that do not exist, unless `missing-origin` is forced."""
+    """Raise RefusedError for a table as origin, and BucketNotFound for others that do not exist, unless forced."""
     absent = [item for item in seen if item.exists is False]
+    known: list[str] = []
+    if absent:
+        with suppress(KvctlError):
+            known = await streams.names(absent[0].api)
+    for item in absent[:1]:
+        if other := await resolve.other_owner(item.api, item.origin.name, known):
+            raise other
     if not absent or MISSING_ORIGIN in forced:
         return
     names = ", ".join(f"`{item.origin.asked_name}`" for item in absent)
@@ -146,9 +153,6 @@ async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> N
     if (external := absent[0].origin.external) is not None:
         where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
     kind = "stream" if absent[0].origin.stream else "bucket"
-    known: list[str] = []
-    with suppress(KvctlError):
-        known = await streams.names(absent[0].api)
     known = known if kind == "stream" else resolve.possible_buckets(known)
     remedy = f"List {kind}s with `kvctl {kind} ls`. "
     remedy += f"Use `--force {MISSING_ORIGIN}` to create the replica before its origin"
@@ -179,11 +183,32 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> 
         more = _readings(info["config"], place[0]) if info else []
         readings += more
         waiting += [reading.origin for reading in more]
-    found = [nodes for nodes in cycle.cycles(readings) if target in nodes]
+    local = await _local(api, domain, config)
+    republished = cycle.republications(local)
+    around = [reading for place, other in local.items() if place not in known for reading in _readings(other, place[0])]
+    every = [*readings, *around, *republished] if republished else readings
+    found = [nodes for nodes in cycle.cycles(every) if target in nodes]
     if not found:
         cycle.refuse_doubled(name_of(config), readings, target)
     certain = [cycle.hazard(cycle.beginning_with(nodes, target), "domain ") for nodes in found]
     return [*certain, *(hazard for item in seen for hazard in _suspected_of(config["name"], item))]
+
+
+async def republishing(api: Api, config: StreamConfig) -> list[str]:
+    """Return warnings about republishing of the stream of this configuration into other buckets."""
+    if not config.get("republish"):
+        return []
+    domain = await own_domain(api)
+    readings = cycle.republications(await _local(api, domain, config))
+    return cycle.republishing(readings, (domain, config["name"]))
+
+
+async def _local(api: Api, domain: str | None, config: StreamConfig) -> dict[Node, StreamConfig]:
+    """Return the configurations of the streams of this account, as far as they can be listed, with a new one."""
+    configs: dict[Node, StreamConfig] = {}
+    with suppress(KvctlError):
+        configs = {(domain, info["config"]["name"]): info["config"] for info in (await streams.listing(api)).answering}
+    return configs | {(domain, config["name"]): config}
 
 
 def suspected(stream: str, origin: StreamConfig) -> Iterable[Hazard]:

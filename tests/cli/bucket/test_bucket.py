@@ -578,3 +578,27 @@ def test_a_server_without_jetstream_is_five(run):
             result = run("bucket", *args, env={"NATS_URL": server.url})
             assert result.exit_code == 5
             assert "JetStream" in result.err
+
+
+def test_republish_cycle_is_refused_and_republishing_into_a_bucket_is_a_warning(bucket):
+    one = bucket("add", "one", "--republish", "$KV.one.>=$KV.two.>")
+    assert (one.exit_code, one.err) == (0, "")
+    back = ("--republish", "$KV.two.>=$KV.one.>")
+    refused = bucket("add", "two", *back)
+    assert refused.exit_code == 1
+    assert "`two` <- `one` <- `two`: every write would circulate endlessly" in refused.err
+    assert bucket("add", "two").exit_code == 0
+    edited = bucket("edit", "two", *back)
+    assert (edited.exit_code, "--force cycle" in edited.err) == (1, True)
+    warned = bucket("add", "three", "--republish", "$KV.three.>=$KV.two.three.>")
+    assert (warned.exit_code, "`three` republishes into `two` (`$KV.two.three.>`)" in warned.err) == (0, True)
+    assert bucket("edit", "two", *back, "--force", "cycle").exit_code == 0
+
+
+def test_recreated_bucket_names_aggregates_that_hold_keys_of_the_previous_one(run, bucket, seeds, own_server):
+    seeds.create_bucket("orders", {"k": b"v"})
+    settings = {"env": {"NATS_URL": own_server.url}}
+    assert run("aggregate", "create", "ALL", "--origin", "orders", **settings).exit_code == 0
+    seeds.api("STREAM.DELETE.KV_orders")
+    again = bucket("add", "orders")
+    assert (again.exit_code, "Aggregate `ALL` may still hold keys of the previous bucket" in again.err) == (0, True)

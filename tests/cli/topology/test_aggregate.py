@@ -85,6 +85,9 @@ def test_add_origin_fills_the_aggregate_from_it(run, orders, stock, unique):
     assert "stock.lon.nails" in keys_of(run, name)
     again = run(*args)
     assert (again.exit_code, "already exists" in again.out) == (0, True)
+    twice = run("aggregate", "add-origin", name, stock)
+    text = f"`{stock}` is already an origin of `{name}` (as `stock.>`)"
+    assert (twice.exit_code, text in twice.err) == (4, True)
     for target, code in ((orders, 1), (unique("NONE"), 3)):
         assert run("aggregate", "add-origin", target, stock).exit_code == code
     assert run("aggregate", "add-origin", name, unique("NONE")).exit_code == 3
@@ -100,6 +103,11 @@ def test_aggregate_with_one_origin_twice_shows_the_keys_of_each(run, orders, uni
     listed = run("aggregate", "ls", tty=True).out.splitlines()
     (line,) = [line for line in listed if line.startswith(name)]
     assert line.count(orders.rstrip("0123456789")) == 1  # a long name is cut
+    assert run("aggregate", "add-origin", name, f"bucket={orders},keys=NEW.1").exit_code == 4
+    more = run("aggregate", "add-origin", name, f"bucket={orders},keys=ELSE.>,prefix=else")
+    assert more.exit_code == 0, more.err
+    gone = run("aggregate", "remove-origin", name, orders, "--dry-run", "--force", "last-origin")
+    assert f"`{orders}` is an origin of `{name}` 3 times" in gone.err
     other = run("aggregate", "create", name, "--origin", orders)
     assert (other.exit_code, f"`kvctl aggregate add-origin {name}`" in other.err) == (4, True)
 
@@ -163,3 +171,12 @@ def test_edit_of_an_aggregate_starts_its_old_sources_at_their_first_entry(run, r
     raw.put(origin, "k3", b"v")
     until(lambda: len(replicas.subjects(f"KV_{target}")) == 4)
     assert replicas.info(f"KV_{target}")["state"]["messages"] == 4  # nothing arrived twice
+
+
+def test_table_as_origin_is_named(run, unique):
+    table = unique("T")
+    assert run("table", "create", table).exit_code == 0
+    for args in (("mirror", "create", unique("M")), ("aggregate", "create", unique("A"))):
+        for force in ((), ("--force", "missing-origin")):
+            refused = run(*args, "--origin", table, *force)
+            assert (refused.exit_code, f"`{table}` is a table, not a bucket" in refused.err) == (1, True)

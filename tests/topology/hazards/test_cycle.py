@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from kvctl.topology.hazards.cycle import Replication, beginning_with, cycles, doubled, hazard
+from kvctl.topology.hazards.cycle import (
+    Replication,
+    beginning_with,
+    cycles,
+    doubled,
+    hazard,
+    republications,
+    republishing,
+)
 
 
 def reading(reader: str, origin: str, src: str = ">", dest: str = ">") -> Replication:
@@ -47,3 +55,38 @@ def test_origin_read_twice_in_one_place_is_found():
     assert doubled(readings[1:], ("a", "KV_X")) is None
     apart = [reading("a/X", "a/B"), reading("a/X", "b/P"), reading("b/P", "a/B")]
     assert doubled(apart, ("a", "KV_X")) is None
+
+
+def republished(name: str, dest: str = "", src: str = "") -> dict[str, Any]:
+    """Return a bucket, and its republishing into another as keys; without `dest` none."""
+    route = {"src": src or f"$KV.{name}.>", "dest": dest} if dest else None
+    return {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "republish": route}
+
+
+def places(*configs: dict[str, Any], place: str | None = None) -> dict[tuple[str | None, str], dict[str, Any]]:
+    return {(place, config["name"]): config for config in configs}
+
+
+def test_republishing_is_an_edge():
+    there_and_back = places(republished("A", "$KV.B.>"), republished("B", "$KV.A.>"))
+    (found,) = cycles(republications(there_and_back))
+    assert set(found) == {(None, "KV_A"), (None, "KV_B")}
+    one_way = republications(places(republished("A", "$KV.B.>"), republished("B")))
+    assert cycles(one_way) == []
+    (text,) = republishing(one_way, (None, "KV_A"))
+    assert text.startswith("`A` republishes into `B` (`$KV.B.>`)")
+    assert republications(places(republished("A", "copies.>"), republished("B"))) == []
+    apart = places(republished("A", "$KV.B.>"), place="x") | places(republished("B", "$KV.A.>"), place="y")
+    assert republications(apart) == []
+
+
+def test_republishing_of_disjoint_keys_is_not_a_cycle():
+    into_b = republished("A", "$KV.B.x.>", "$KV.A.x.>")
+    assert cycles(republications(places(into_b, republished("B", "$KV.A.y.>", "$KV.B.y.>")))) == []
+    assert cycles(republications(places(into_b, republished("B", "$KV.A.x.>", "$KV.B.x.>")))) != []
+
+
+def test_cycle_through_republishing_and_an_aggregate_is_found():
+    edges = republications(places(republished("G", "$KV.A.>"), republished("A")))
+    whole = Replication((None, "KV_G"), (None, "KV_A"), reading("a/G", "a/A").source)
+    assert cycles([*edges, whole]) != []

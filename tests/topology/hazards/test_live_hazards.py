@@ -9,6 +9,7 @@ import kvctl
 from kvctl.doctor import examination
 from kvctl.errors import HazardRefused, RefusedError, ServerError, UsageError
 from kvctl.jetstream import streams
+from kvctl.kv.settings import Republish
 from kvctl.server import run_server
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.apply.edit import plan_edit
@@ -16,10 +17,12 @@ from kvctl.topology.hazards import hazards
 from kvctl.topology.hazards.cycle import Replication, cycles
 from kvctl.topology.health import inspection
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
-from kvctl.topology.survey import inventory
+from kvctl.topology.plan import planner
+from kvctl.topology.survey import inventory, origin_lookup
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import refused, source
+from tests.topology.plain import topology
 
 
 def answers(raw: RawClient, bucket: str, key: str, times: int = 60) -> set[bytes]:
@@ -96,6 +99,40 @@ async def test_edit_of_mirror_has_the_hazards_of_its_creation(client, unique):
     await create_mirror(client, Mirror(mirror, Origin(bucket.name)))
     assert "--force shorter-history" in await refused(edit(client, mirror, history=1))
     assert "--force shorter-ttl" in await refused(edit(client, mirror, ttl=timedelta(hours=1)))
+
+
+async def test_cycle_through_republishing(client, raw, unique):
+    one, other = unique(), unique()
+    for here, there in ((one, other), (other, one)):
+        raw.create_bucket(here, republish={"src": f"$KV.{here}.>", "dest": f"$KV.{there}.>"})
+    raw.put(one, "k", b"v")
+    until(lambda: raw.api(f"STREAM.INFO.KV_{one}")["state"]["last_seq"] > 100)  # one put
+    found = await examination.of_replicas(await inventory.survey({"": client.api}))
+    (cycle,) = [item for item in found if item.subject in (one, other) and item.check == "cycle"]
+    assert (cycle.severity, "--clear republish" in cycle.remedy) == ("error", True)
+    for name in (one, other):
+        raw.api(f"STREAM.DELETE.KV_{name}")
+
+    back = Republish(f"$KV.{other}.>", f"$KV.{one}.>")
+    raw.create_bucket(one, republish={"src": f"$KV.{one}.>", "dest": f"$KV.{other}.>"})
+    await client.create_bucket(other)
+    assert f"`{other}` <- `{one}` <- `{other}`" in await refused(edit(client, other, republish=back))
+    (warning,) = await origin_lookup.republishing(client.api, raw.api(f"STREAM.INFO.KV_{one}")["config"])
+    assert warning.startswith(f"`{one}` republishes into `{other}`")
+    found = await examination.of_replicas(await inventory.survey({"": client.api}))
+    assert [item.severity for item in found if item.subject == one] == ["warning"]
+    file = topology(f"buckets: {{{other}: {{republish: '$KV.{other}.>=$KV.{one}.>'}}}}")
+    (change,) = (await planner.plan(file, {"": client.api})).changes
+    assert [hazard.name for hazard in change.hazards] == ["cycle"]
+    for name in (one, other):
+        raw.api(f"STREAM.DELETE.KV_{name}")
+
+
+async def test_aggregate_of_a_bucket_that_is_republished_into_by_it_is_refused(client, raw, unique):
+    bucket, aggregate = unique(), unique("G")
+    raw.create_bucket(bucket, republish={"src": f"$KV.{bucket}.>", "dest": f"$KV.{aggregate}.>"})
+    wanted = Aggregate(aggregate, (Origin(bucket),), republish=Republish(f"$KV.{aggregate}.>", f"$KV.{bucket}.>"))
+    assert "every write would circulate" in await refused(create_aggregate(client, wanted))
 
 
 async def test_mirror_cannot_rename_keys(unique):
