@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kvctl.deferred import pattern
 from kvctl.errors import UsageError
+from kvctl.tokens import shown
 
 STREAM_PREFIX = "KV_"
 SUBJECT_PREFIX = "$KV."
@@ -47,7 +49,7 @@ def check_bucket(name: str) -> str:
             hint=f"Key commands accept refs ({', '.join(TAKE_REFS)}); `kvctl repo checkout` copies one to a bucket",
         )
     if not _BUCKET.match(name):
-        what = f"`{name}` is not a bucket name" if name else "The bucket name is empty"
+        what = f"`{shown(name)}` is not a bucket name" if name else "The bucket name is empty"
         raise UsageError(what, hint="Use `A-Z a-z 0-9 _ -`")
     if len(name) > MAX_BUCKET:
         raise UsageError(f"The bucket name has {len(name)} characters; the maximum is {MAX_BUCKET}")
@@ -61,11 +63,11 @@ def check_key(key: str) -> str:
             raise UsageError("The key is empty", hint=_KEY_HINT)
         wild = "*" in key or ">" in key
         raise UsageError(
-            f"`{key}` is not a key" + (": keys cannot contain wildcards" if wild else ""),
+            f"`{shown(key)}` is not a key" + (": keys cannot contain wildcards" if wild else ""),
             hint="Use `--match` to select keys by a filter, where a command has it" if wild else _KEY_HINT,
         )
     if key.startswith(RESERVED):
-        raise UsageError(f"`{key}` is reserved", hint="Keys that start with `_kv` are for internal use (ADR-8)")
+        raise UsageError(f"`{shown(key)}` is reserved", hint="Keys that start with `_kv` are for internal use (ADR-8)")
     return key
 
 
@@ -81,7 +83,7 @@ def check_keys(keys: Sequence[str]) -> None:
 def check_filter(text: str) -> str:
     """Return the filter if it is valid: a key, with `*` for a whole token and `>` for the rest. Raises UsageError."""
     if not _FILTER.match(text):
-        what = f"`{text}` is not a filter" if text else "The filter is empty"
+        what = f"`{shown(text)}` is not a filter" if text else "The filter is empty"
         raise UsageError(
             what, hint="`*` matches one token, `>` at the end matches the rest, as in `users.*.name` and `users.>`"
         )
@@ -97,7 +99,7 @@ def check_literal(key: str) -> str:
     """Return a non-conforming key as it is stored. Raises UsageError only for text that no subject can contain."""
     if not key or any(c in key for c in " \t\r\n") or "" in key.split("."):
         raise UsageError(
-            f"`{key}` cannot be a key" if key else "The key is empty",
+            f"`{shown(key)}` cannot be a key" if key else "The key is empty",
             hint="A subject cannot contain spaces, line ends or empty tokens",
         )
     return key
@@ -131,20 +133,86 @@ def matches(key: str, filters: tuple[str, ...]) -> bool:
     return any(_matches(tokens, pattern.split(".")) for pattern in filters)
 
 
-def disjoint(filters: list[str]) -> list[str]:
+class FilterTree:
+    """Filters by their tokens: one is compared with all others in about as many steps as it has tokens."""
+
+    STEPS = 256
+    """Maximum number of steps for each filter, whatever wildcards they combine: these are then assumed to overlap."""
+    END = ""
+    """Child of a node at which a filter ends; no token is empty."""
+
+    def __init__(self, filters: Iterable[str] = ()) -> None:
+        self._root: dict[str, Any] = {}
+        self._steps = 0
+        for text in filters:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """Add a filter."""
+        node = self._root
+        for part in text.split("."):
+            node = node.setdefault(part, {})
+        node[self.END] = {}
+        self._steps += self.STEPS
+
+    def selects(self, key: str) -> bool:
+        """Return True if one of the filters selects the key."""
+        nodes = [self._root]
+        for part in key.split("."):
+            if any(">" in node for node in nodes):
+                return True
+            nodes = [child for node in nodes for child in (node.get(part), node.get("*")) if child]
+        return any(self.END in node for node in nodes)
+
+    def meets(self, text: str) -> bool:
+        """Return True if some key matches the filter and one of the tree, or if it takes too many steps to tell."""
+        nodes = [self._root]
+        for part in text.split("."):
+            if any(">" in node for node in nodes) or self._steps < 0:
+                return True
+            if part == ">":
+                return any(len(node) > (self.END in node) for node in nodes)
+            each = (node.values() if part == "*" else (node.get(part), node.get("*")) for node in nodes)
+            nodes = [child for children in each for child in children if child]
+            self._steps -= len(nodes)
+        return any(self.END in node for node in nodes)
+
+    def covers(self, text: str) -> bool:
+        """Return True if another filter of the tree selects every key of this one."""
+        nodes = [(self._root, False)]
+        for part in text.split("."):
+            if self._steps < 0:
+                return False
+            if part != ">" and any(">" in node for node, _ in nodes):
+                return True
+            same = [(node[part], wider) for node, wider in nodes if part in node]
+            wide = [(node["*"], True) for node, _ in nodes if "*" in node and part not in ("*", ">")]
+            nodes = same + wide
+            self._steps -= len(nodes)
+        return any(wider and self.END in node for node, wider in nodes)
+
+
+MOST_FILTERS = 4096
+"""Maximum number of filters of one consumer: servers compare each with all others."""
+
+
+def disjoint(filters: Sequence[str]) -> list[str]:
     """Drop filters that another one covers: servers refuse overlapping ones (10138)."""
-    kept: list[str] = []
-    for candidate in dict.fromkeys(filters):
-        if any(_covers(other, candidate) for other in kept):
-            continue
-        kept = [other for other in kept if not _covers(candidate, other)]
-        kept.append(candidate)
-    return kept
+    kept = list(dict.fromkeys(filters))
+    tree = FilterTree(kept)
+    return [text for text in kept if not tree.covers(text)]
 
 
-def overlapping(filters: list[str]) -> bool:
-    """Return True if some key could match two of the filters."""
-    return any(meet(first, second) for at, first in enumerate(filters) for second in filters[at + 1 :])
+def overlapping(filters: Sequence[str]) -> bool:
+    """Return True if some key could match two of the filters, or if they are too many or too entangled to tell."""
+    if len(filters) > MOST_FILTERS:
+        return True
+    tree = FilterTree()
+    for text in filters:
+        if tree.meets(text):
+            return True
+        tree.add(text)
+    return False
 
 
 def apart(filters: Sequence[str]) -> tuple[str, ...]:
@@ -170,14 +238,3 @@ def _matches(tokens: list[str], pattern: list[str]) -> bool:
         if at >= len(tokens) or part not in ("*", tokens[at]):
             return False
     return len(tokens) == len(pattern)
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    """Return True if every key of `narrow` is one of `wide`."""
-    wides, narrows = wide.split("."), narrow.split(".")
-    for at, part in enumerate(wides):
-        if part == ">":
-            return len(narrows) > at
-        if at >= len(narrows) or narrows[at] == ">" or (part != "*" and part != narrows[at]):
-            return False
-    return len(wides) == len(narrows)

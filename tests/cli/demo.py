@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -155,6 +156,22 @@ async def work(session: Session, fail: str = "", seconds: float = 0.9, tell: boo
     except asyncio.CancelledError:
         session.warn("cleaned up")
         raise
+
+
+@command("thing compute", examples=["kvctl thing compute"])
+async def compute(session: Session, expression: bool = False, clean: bool = False) -> None:
+    """Compute without end and without looking at signals, in Python or in a regular expression."""
+    os.write(1, b"working\n")
+    try:
+        if clean:
+            await asyncio.sleep(600)
+        if expression:
+            re.match(r"(a|aa)+$", "a" * 90 + "b")
+        while True:
+            sum(range(1000))
+    finally:
+        while clean:
+            sum(range(1000))
 
 
 def _fail(how: str) -> None:

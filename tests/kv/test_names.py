@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import (
+    MOST_FILTERS,
+    FilterTree,
+    apart,
     check_bucket,
     check_filter,
     check_key,
@@ -254,3 +257,28 @@ def test_every_two_filters_overlap_exactly_where_they_select_a_common_key():
     for one, other in product(selected, repeat=2):
         assert overlapping([one, other]) == bool(selected[one] & selected[other]), (one, other)
         assert (disjoint([one, other]) == [one]) == (selected[other] <= selected[one]), (one, other)
+
+
+KINDS = {
+    "keys": lambda n: f"f.{n}",
+    "filters": lambda n: f"f.{n}.*",
+    "crossing": lambda n: f"*.x{n}" if n % 2 else f"a{n}.y{n}",
+    "deep": lambda n: ".".join("*a"[n >> bit & 1] for bit in range(16)) + f".{n}",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("question", ["covers", "meets"])
+def test_the_steps_for_many_filters_grow_as_their_number(kind, question):
+    filters = [KINDS[kind](number) for number in range(4000)]
+    tree = FilterTree(filters)
+    before = tree._steps
+    for text in filters:
+        getattr(tree, question)(text)
+    nodes = sum(text.count(".") + 2 for text in filters)
+    assert before - tree._steps <= FilterTree.STEPS * len(filters) + nodes
+
+
+def test_too_many_filters_are_not_given_to_one_consumer():
+    assert apart([f"f.{number}" for number in range(MOST_FILTERS)])[-1] == f"f.{MOST_FILTERS - 1}"
+    assert apart([f"f.{number}" for number in range(MOST_FILTERS + 1)]) == (">",)

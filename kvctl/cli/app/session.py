@@ -271,7 +271,8 @@ async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
 def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | None:
     """Run the command, close its session and return the result.
 
-    SIGINT, SIGTERM and SIGHUP cancel the command so that it can clean up; a second signal ends it immediately.
+    SIGINT, SIGTERM and SIGHUP cancel the command so that it can clean up; a second signal ends it immediately. So does
+    a computation that keeps the loop from running.
     """
     with asyncio.Runner() as runner:
         _keep_quiet(runner.get_loop(), session.terminal)
@@ -293,11 +294,16 @@ def _keep_quiet(loop: "asyncio.AbstractEventLoop", terminal: Terminal) -> None:
         loop.set_exception_handler(lambda loop, context: None)
 
 
+BUSY_S = 0.25
+"""Seconds of computing without a turn of the loop after which an interrupted command ends, or up to twice that."""
+
+
 class _Interrupts:
     def __init__(self, loop: "asyncio.AbstractEventLoop", terminal: Terminal) -> None:
         self._loop = loop
         self._terminal = terminal
         self._task: asyncio.Task[int | None] | None = None
+        self._turned = True
         # Signals that the parent ignores stay ignored, as with nohup and background jobs of scripts.
         ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         heeded = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]
@@ -313,6 +319,7 @@ class _Interrupts:
             await session.close()
 
     def restore(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -322,3 +329,13 @@ class _Interrupts:
         self._terminal.interruption = Interruption(number)
         if self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
+        self._before.setdefault(signal.SIGPROF, signal.signal(signal.SIGPROF, self._insist))
+        signal.setitimer(signal.ITIMER_PROF, BUSY_S, BUSY_S)
+
+    def _insist(self, number: int, frame: FrameType | None) -> None:
+        """End a computation, which is not cancelled: the timer counts only time in which the process computes."""
+        if not self._turned:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            raise self._terminal.interruption or Interruption(number)
+        self._turned = False
+        self._loop.call_soon_threadsafe(setattr, self, "_turned", True)

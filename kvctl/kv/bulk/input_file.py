@@ -99,7 +99,7 @@ class _Ndjson:
             size += len(block)
             if not newline:
                 held.append(block)
-                if sum(map(len, held)) > LONGEST_LINE:
+                if size > LONGEST_LINE:
                     raise UsageError(f"Line {self._line + 1} is longer than {LONGEST_LINE >> 20} MiB")
                 continue
             yield self._batch(b"".join([*held, head]), size)
@@ -305,13 +305,21 @@ def _tsv(text: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:
     """Yield lines that end in LF or CR LF: nothing else ends a line."""
-    rest = ""
+    held: list[str] = []
+    length = 0
     while block := text.read(BLOCK):
-        *whole, rest = (rest + block).split("\n")
-        for line in whole:
-            yield line.removesuffix("\r")
-    if rest:
-        yield rest.removesuffix("\r")
+        first, *others = block.split("\n")
+        held.append(first)
+        length += len(first)
+        if length > LONGEST_LINE:
+            raise UsageError(f"A line is longer than {LONGEST_LINE >> 20} MiB")
+        if others:
+            *whole, last = ["".join(held), *others]
+            held, length = [last], len(last)
+            for line in whole:
+                yield line.removesuffix("\r")
+    if any(held):
+        yield "".join(held).removesuffix("\r")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kvctl.jetstream.direct_get import from_leader
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
-from kvctl.kv.names import is_plain, is_wild
+from kvctl.kv.names import FilterTree, is_plain, is_wild
 from kvctl.kv.read.listing import KeyFilter, key_filter
 from kvctl.kv.resolve import Binding
 from kvctl.units import duration_from_ns, format_duration, parse_time
@@ -39,7 +39,7 @@ def choose(binding: Binding, texts: Sequence[str], *, literal: bool = False) -> 
     if len(texts) > MANY_SUBJECTS and not literal:
         wild = tuple(filter(is_wild, texts))
         everything = key_filter(binding, ())
-        return everything._replace(filters=wild, keys=frozenset(texts).difference(wild))
+        return everything._replace(filters=FilterTree(wild) if wild else None, keys=frozenset(texts).difference(wild))
     return key_filter(binding, texts, literal=literal)
 
 

@@ -13,7 +13,7 @@ from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
-from kvctl.kv.names import check_filter, check_literal, disjoint, literal_filter, matches, overlapping
+from kvctl.kv.names import FilterTree, check_filter, check_literal, disjoint, literal_filter, overlapping
 from kvctl.kv.resolve import Binding
 from kvctl.wire import RawFrame
 
@@ -29,7 +29,7 @@ class KeyFilter(NamedTuple):
     """Selection of keys: the subjects to read for them, and the check that is left for the messages."""
 
     subjects: tuple[str, ...]
-    filters: tuple[str, ...] = ()
+    filters: FilterTree | None = None
     keys: frozenset[str] = frozenset()
     cut: int = 0
     """Bytes of a subject before the key."""
@@ -37,12 +37,12 @@ class KeyFilter(NamedTuple):
     @property
     def everything(self) -> bool:
         """True if all messages of the subjects are selected."""
-        return not (self.filters or self.keys)
+        return self.filters is None and not self.keys
 
     def takes(self, subject: bytes) -> bool:
         """Return True if the key of the subject is selected."""
         key = subject[self.cut :].decode(errors="surrogateescape")
-        return self.everything or key in self.keys or (bool(self.filters) and matches(key, self.filters))
+        return self.everything or key in self.keys or (self.filters is not None and self.filters.selects(key))
 
     def of(self, frames: list[RawFrame]) -> list[RawFrame]:
         """Return the messages of selected keys."""
@@ -61,7 +61,7 @@ def key_filter(binding: Binding, texts: Sequence[str], *, literal: bool = False)
     subjects = (binding.prefix + ">",) if overlap else tuple(binding.prefix + text for text in wanted)
     if literal:
         return KeyFilter(subjects, keys=frozenset(texts), cut=cut)
-    return KeyFilter(subjects, tuple(wanted) if overlap else (), cut=cut)
+    return KeyFilter(subjects, FilterTree(wanted) if overlap else None, cut=cut)
 
 
 async def each(batches: AsyncGenerator[list[Item], None]) -> AsyncGenerator[Item, None]:

@@ -357,6 +357,15 @@ class TestSignals:
         assert process.wait(60) == code
         assert process.stderr.read() == b"warning: cleaned up\n"
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("how", ["", "--expression", "--clean"])
+    def test_end_a_computation_that_does_not_look_at_them(self, begin, how, number):
+        process = begin("thing", "compute", *how.split())
+        assert process.stdout.readline() == b"working\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert process.stderr.read() == b""
+
     @pytest.mark.parametrize("args", [("thing", "large"), LONG], ids=" ".join)
     def test_end_a_command_whose_reader_stalls(self, begin, args):
         process = begin(*args)

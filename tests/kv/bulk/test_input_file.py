@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from kvctl.errors import UsageError
+from kvctl.kv.bulk import input_file
 from kvctl.kv.bulk.input_file import open_input
 from kvctl.kv.bulk.rows import BadRow
 
@@ -31,3 +33,11 @@ def test_key_and_value_of_any_names_are_the_same_in_every_form_of_the_row(key, v
         text = json.dumps(fields)
         for form in (f"{text}\n", f"{text}\r\n", f" {text}"):
             assert parsed(form, key, value) == [("base64", b"10", b"")]
+
+
+@pytest.mark.parametrize("format", ["ndjson", "tsv"])
+def test_a_line_that_does_not_end_is_refused(monkeypatch, format):
+    monkeypatch.setattr(input_file, "LONGEST_LINE", 1 << 20)
+    text = f"key\tvalue\nk\t{'x' * (3 << 20)}"
+    with pytest.raises(UsageError, match="longer than 1 MiB"):
+        list(open_input(f"rows.{format}", io.BytesIO(text.encode())).batches())
