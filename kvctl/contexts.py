@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kvctl import atomic_file
 from kvctl.errors import ContextNotFound, ReadOnly, UsageError
 from kvctl.suggest import did_you_mean
-from kvctl.tokens import check_prefix
+from kvctl.tokens import check_prefix, shown
 from kvctl.units import parse_duration
 from kvctl.urls import addresses, redact
 
@@ -64,9 +64,9 @@ class Context:
     def __repr__(self) -> str:
         """Show the fields that are set, without secrets, including those in the URL."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
-        shown = {name: value for name, value in values.items() if value not in (None, "", False, ())}
-        shown["url"] = redact(self.url)
-        return f"Context({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        given = {name: value for name, value in values.items() if value not in (None, "", False, ())}
+        given["url"] = redact(self.url)
+        return f"Context({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def secrets(self) -> tuple[str, ...]:
         """Return the names of the secret fields that are set."""
@@ -246,7 +246,7 @@ class ContextStore:
 
     def _file(self, name: str) -> str:
         if not name or ".." in name or any(c in "/\\" or not c.isprintable() for c in name):
-            raise UsageError(f"`{name}` is not a context name", hint="Use `A-Z a-z 0-9 _ -`")
+            raise UsageError(f"`{shown(name)}` is not a context name", hint="Use `A-Z a-z 0-9 _ -`")
         return f"{self._folder}/context/{name}.json"
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -10,9 +10,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}"
 
 
+def one_line(text: str) -> str:
+    """Write line ends in a foreign text as `\\n`: a message must not begin a line that somebody else chose."""
+    return text.replace("\n", "\\n")
+
+
 def quoted(names: Iterable[str], limit: int | None = None) -> str:
     """List names in backticks, and beyond `limit` only how many more there are."""
-    listed = [f"`{name}`" for name in names]
+    listed = [one_line(f"`{name}`") for name in names]
     if limit is None or len(listed) <= limit:
         return ", ".join(listed)
     return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"

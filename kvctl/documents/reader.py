@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from kvctl.documents.parser import Document, Path, Place, plain
 from kvctl.documents.variables import SubstitutedText, hidden, texts
 from kvctl.errors import UsageError
-from kvctl.phrases import quoted
+from kvctl.phrases import one_line, quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration, parse_size
 
@@ -198,7 +198,8 @@ class Reader:
         trail = "".join(map(_step, path)).removeprefix(".")
         text = f"{trail}: {hidden(problem, secret)}" if trail else problem
         place = self._document.place(*path) or (0, 0)
-        raise _Problem(f"{self._document.where(*path)}: {text}", hint and hidden(hint, secret), place)
+        message = f"{self._document.where(*path)}: {text}"
+        raise _Problem(one_line(message), hint and one_line(hidden(hint, secret)), place)
 
     def _substituted(self, path: Path) -> list[SubstitutedText]:
         """Return the texts from variables at a path, and below it."""

@@ -23,6 +23,7 @@ from kvctl.errors import (
     StreamNotFound,
     StreamOffline,
 )
+from kvctl.phrases import one_line
 from kvctl.tokens import check_prefix
 
 Value = TypeVar("Value")
@@ -176,7 +177,7 @@ def parse_reply(payload: bytes) -> dict[str, Any]:
 def server_error(error: dict[str, Any]) -> KvctlError:
     """Build the error for a server's `{code, err_code, description}`."""
     code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
-    text = str(error.get("description", "")) or f"status {code}"
+    text = one_line(str(error.get("description", ""))) or f"status {code}"
     if err_code in _NOT_FOUND:
         return _NOT_FOUND[err_code](f"{text[:1].upper()}{text[1:]}")
     if err_code in _UNAVAILABLE:

@@ -44,7 +44,11 @@ def run_plan(directory: Path, environment: dict[str, str], **inputs: str) -> Don
     command = [*"bash --noprofile --norc -eo pipefail -c".split(), PLAN["run"]]
     done = subprocess.run(command, cwd=directory, timeout=60, env=env, capture_output=True, text=True)
     outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
-    return Done(done.returncode, done.stdout + done.stderr, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
+    stop, *printed, go_on = done.stdout.splitlines(keepends=True)
+    assert re.fullmatch(r"::stop-commands::\w{32}\n", stop)
+    assert go_on == f"::{stop.split('::')[2].strip()}::\n"
+    assert stop.split("::")[2].strip() not in "".join(printed) + done.stderr
+    return Done(done.returncode, "".join(printed) + done.stderr, files["GITHUB_STEP_SUMMARY"].read_text(), outputs)
 
 
 def test_action_declares_what_it_uses():
@@ -97,3 +101,12 @@ def test_install_step_puts_kvctl_on_the_path(tmp_path):
     subprocess.run(["bash", "-c", INSTALL["run"]], env={**os.environ, **runner}, check=True, timeout=600)
     command = Path(github_path.read_text().strip(), "kvctl")
     assert subprocess.run([command, "version"], capture_output=True, check=True).stdout
+
+
+def test_lines_that_the_file_holds_are_neither_commands_nor_markdown(tmp_path):
+    name = "a\\n````\\n\\n## Plan: 0 changes\\n::error file=app.js,line=1::injected\\n````text\\n"
+    (tmp_path / "t.yaml").write_text(f'version: 1\nbuckets:\n  "{name}": {{}}\n')
+    done = run_plan(tmp_path, {}, file="t.yaml", url="nats://127.0.0.1:1")
+    assert done.exit_code == 2
+    assert not [line for line in done.printed.splitlines() if line.startswith(("::", "##", "````"))]
+    assert {line[:4] for line in done.summary.splitlines()[2:]} <= {"    ", ""}
