@@ -83,7 +83,7 @@ BUDGETS = {
     "versions tables": (8_410, 45),
     "pipeline": (7_505, 43),
     "cli render documents deferred phrases suggest units topics __main__": (20_450, 111),
-    "core": (18_080, 80),
+    "core": (18_260, 80),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
