@@ -27,6 +27,13 @@ def test_fields_of_a_record_are_named_once():
             assert len(set(record.fields)) == len(record.fields), ctx.command_path
 
 
+def test_every_show_prints_a_line_for_each_field_in_a_pipe():
+    commands = {ctx.command_path: command for ctx, command in walk(root())}
+    shows = {path: command.in_pipe for path, command in commands.items() if path.endswith(" show")}
+    assert len(shows) > 9
+    assert set(shows.values()) == {"fields"}, shows
+
+
 def test_list_of_fields_replaces_an_outdated_one():
     listed = with_field_list("# Title\n\noutdated\n")
     assert listed.startswith("# Title\n\nEvery command")

@@ -298,6 +298,11 @@ class TestBranchesAndTags:
         shown = repo.json("tag", "show", "@v1.0")
         assert (shown["name"], shown["commit"], shown["last"]) == ("v1.0", one, repo.json("repo", "show", "@v1.0"))
         assert repo.run("tag", "show", "@v1.0", tty=True).masked({r"20\S+Z": "TIME"}) == snapshot
+        assert repo.text("tag", "show", "@v1.0").splitlines()[:3] == [
+            "name\tv1.0",
+            f"repository\t{repo.name}",
+            f"commit\t{one}",
+        ]
         assert repo.run("tag", "show", "@v2").exit_code == 3
         assert repo.text("get", "@v1.0", "a") == "1"
         assert repo.run("put", "@v1.0", "a", "2") == snapshot
