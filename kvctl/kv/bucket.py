@@ -343,6 +343,7 @@ class Bucket(Handle):
         if revision < 1:
             raise UsageError("Revisions start at 1")
         entry, confirmed = None, True
+        await self.locate_elsewhere()
         if not leader and self.binding.direct:
             try:
                 request = DirectRequest(sequence=revision)

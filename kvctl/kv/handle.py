@@ -22,7 +22,7 @@ from kvctl.errors import (
     UnreachableError,
 )
 from kvctl.jetstream import direct_get, multi_get, streams
-from kvctl.jetstream.api import Api
+from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv import conditional_write, stream_kind
 from kvctl.kv import resolve as bindings
@@ -58,6 +58,8 @@ class Handle:
         self.fixed = stream is not None or prefix is not None
         """True if the stream was given, so that the name is not resolved."""
         self._located = False
+        self._assumes = api.prefix == DEFAULT_PREFIX
+        """True if requests for a stream that does not exist are answered: a leaf node cannot tell across domains."""
         self._api = api
 
     async def locate(self, *, fresh: bool = False) -> Binding:
@@ -101,6 +103,21 @@ class Handle:
         except (TimeoutError, KvctlError):
             return False
         return (before.stream, before.prefix) != (self.binding.stream, self.binding.prefix)
+
+    async def locate_elsewhere(self) -> None:
+        """Resolve the name before the first request to another domain, where one for no stream is not answered.
+
+        What is assumed remains without permission or an answer. Raises BucketNotFound, RefusedError.
+        """
+        if self._assumes or self._located:
+            return
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT):
+                await self.locate()
+        except (BucketNotFound, RefusedError):
+            raise
+        except (TimeoutError, KvctlError):
+            self._assumes = True
 
     async def last_entry(self, key: str, *, leader: bool = False) -> Entry | None:
         """Return the key's last entry, deletions included; None for a key never written. Raises as `get`.
@@ -197,6 +214,9 @@ class Handle:
 
     async def _direct(self, key: str) -> StoredMessage | None:
         """Send a direct get; if nobody answers, resolve the name and continue from there."""
+        await self.locate_elsewhere()
+        if not self.binding.direct:
+            return None
         deadline = time.monotonic() + self._api.connection.timeout
         while True:
             try:
@@ -250,6 +270,7 @@ class Handle:
         `expected` is the last revision that the headers name; `identity` is that of an earlier attempt, else a new one.
         Raises WrongRevision, BucketNotFound, ReadOnly, OutcomeUnknown, UnreachableError, ServerError, UsageError.
         """
+        await self.locate_elsewhere()
         self.check_writable(None if literal else key)
         deadline = time.monotonic() + self._api.connection.timeout
         while True:

@@ -228,6 +228,27 @@ class TestDomains:
             assert await rename(bucket, "old", bucket, "new") == 2
             assert [key async for key in bucket.keys()] == ["new"]
 
+    async def test_names_mean_there_what_they_mean_here(self, leaf, bucket_name):
+        async with kvctl.connect(leaf.contexts["hub-via-leaf"]) as far, kvctl.connect(leaf.contexts["hub"]) as near:
+            for use_missing in (
+                lambda bucket: bucket.get("k"),
+                lambda bucket: bucket.get_many(["k", "l"]),
+                lambda bucket: anext(bucket.get_matching("k", "l.>")),
+                lambda bucket: bucket.get("k", revision=1),
+                lambda bucket: bucket.put("k", b"1"),
+            ):
+                with pytest.raises(BucketNotFound):
+                    await use_missing(far.bucket(bucket_name))
+            origin = await near.create_bucket(bucket_name)
+            await make(near.api, f"M{bucket_name}", mirror={"name": f"KV_{bucket_name}"}, allow_direct=True)
+            assert await far.bucket(f"M{bucket_name}").put("k", b"1") == 1
+            await arrived(near.bucket(f"M{bucket_name}"), "k", b"1")
+            assert (await far.bucket(f"M{bucket_name}").get("k")).value == b"1"
+            await make(near.api, stream := f"KV_N{bucket_name}", subjects=[f"$KV.N{bucket_name}.>"], allow_direct=False)
+            await near.bucket(stream.removeprefix("KV_")).put("k", b"2")
+            assert (await far.bucket(stream.removeprefix("KV_")).get("k")).value == b"2"
+            assert (await origin.get("k")).revision == 1
+
     async def test_a_mirror_of_it_is_read_here_and_written_there(self, leaf, bucket_name):
         async with kvctl.connect(leaf.contexts["leaf"]) as here, kvctl.connect(leaf.contexts["hub"]) as there:
             origin = await there.create_bucket(bucket_name, history=5)

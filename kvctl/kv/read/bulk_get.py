@@ -49,6 +49,7 @@ async def get_many(
     revision in `at_least` are requested again from the leader, and so are missing keys, unless the caller does not
     rely on their absence.
     """
+    await bucket.locate_elsewhere()
     known = at_least or {}
     found: dict[str, Entry | None] = {}
 
@@ -196,6 +197,7 @@ async def matching_batches(
     denied: PermissionDenied | None = None
     for text in filters:
         check_filter(text)
+    await bucket.locate_elsewhere()
     for _ in range(ATTEMPTS):
         if leader or not bucket.binding.direct:
             break
