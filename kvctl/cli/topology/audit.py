@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, MarkdownFormat, Yes, argument, bucket_names, check_markdown, duration, flag
 from kvctl.cli.app.session import Session
+from kvctl.cli.flows import change_lines
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, REPAIR
 from kvctl.cli.topology import audit_views
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
@@ -17,6 +18,7 @@ from kvctl.jetstream import api
 from kvctl.kv import catalog
 from kvctl.kv import names as kv_names
 from kvctl.phrases import counted, quoted
+from kvctl.render.escapes import utf8
 from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.audit import repair as audit_repair
 from kvctl.topology.audit import verdict
@@ -112,7 +114,7 @@ async def audit(
         say(session, work, list_all=list_all)
         return exit_code(work)
     if dry_run:
-        session.show(audit_views.repairs_view(work.repairs))
+        _preview(session, work.repairs)
         for left in work.left:
             session.note(f"The interrupted repair of mirror `{left.name}` would be completed", always=True)
         return 0
@@ -122,6 +124,21 @@ async def audit(
     again = await _find(apis, names or [], topology)
     await _show(session, again, patience, list_all=list_all)
     return exit_code(again)
+
+
+def _preview(session: Session, repairs: "Sequence[audit_repair.Repair]") -> None:
+    """Print what would be repaired, as a plan, or as rows."""
+    if session.options.output or session.options.columns or not repairs:
+        session.show(audit_views.repairs_view(repairs))
+        return
+    for repair in repairs:
+        mirrored, what = repair.replica.kind == "mirror", f"{repair.replica.kind} `{repair.replica.name}`"
+        counts = {"refills": repair.refilled, "overwrites": repair.overwritten, "purges": repair.purged}
+        remarks = [f"{verb} {counted(len(keys), 'key')}" for verb, keys in counts.items() if keys]
+        remarks = ["copies all entries of its origin again"] if mirrored else remarks
+        action = "recreate" if mirrored else "change"
+        lines = change_lines(action, what, (), remarks, colored=session.terminal.colored)
+        session.write(utf8("".join(f"{line}\n" for line in lines)))
 
 
 async def _check(

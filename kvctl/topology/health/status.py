@@ -120,7 +120,7 @@ def _silent(place: Place, stream: str) -> Row:
     """Return the row of a stream whose servers do not answer; it may read from another one."""
     text, clue = silence(()), place.clues.get(stream)
     if clue is None:
-        return _unknown(place.node(stream), Health.OFFLINE, f"{text}; it may replicate from others")
+        return _unknown(place.node(stream), Health.OFFLINE, f"{text}; it may be a replica")
     origin = place.infos[clue.origin]
     return {
         **_unknown(place.node(stream), Health.OFFLINE, text),

@@ -178,13 +178,14 @@ def _lost(found: Passage, there: LastEntry, copied: int) -> Judgement:
     """Return the state of a key whose entry has arrived, but is not the last one here."""
     if other := _writer(found):
         return TraceState.OVERWRITTEN, f"by {other}"
+    remedy = f"run `kvctl topology audit {found.origin}`"
     if found.here.held is None:
         if (age := _expired(found, there)) is not None:
             return TraceState.EXPIRED, f"after {format_duration(duration_from_ns(age))}"
         if not there.lives:
             return TraceState.DELETED, "the marker has expired here"
-        return TraceState.MISSING, f"caught up, but lacks the key; run `kvctl topology audit {found.origin}`"
-    return TraceState.MISSING, f"caught up, but holds revision {copied} instead of {there.revision}"
+        return TraceState.MISSING, f"caught up, but lacks the key; {remedy}"
+    return TraceState.MISSING, f"caught up, but holds revision {copied} instead of {there.revision}; {remedy}"
 
 
 def _writer(found: Passage) -> str:
