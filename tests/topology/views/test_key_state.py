@@ -81,7 +81,7 @@ ERROR = {"arrived": 4, "upstream": CONNECTED._replace(error="stream not found (1
         (
             passage(held(9, source=HERE._replace(sequence=3))),
             TraceState.MISSING,
-            "caught up, but holds revision 3 instead of 5",
+            "caught up, but holds revision 3 instead of 5; run `kvctl topology audit O`",
         ),
         (passage(held(9, source=HERE), NOTHING), TraceState.KEPT, "`O` no longer holds its revision 5"),
         (passage(held(9, DELETED, HERE), NOTHING), TraceState.DELETED, ""),
