@@ -118,6 +118,15 @@ def parse_size(text: str) -> int:
     return size
 
 
+NO_LIMIT = -1
+"""A limit of size that servers take for none."""
+
+
+def parse_limit(text: str) -> int:
+    """Parse a limit of size; `none` is NO_LIMIT. Raises UsageError."""
+    return NO_LIMIT if text == "none" else parse_size(text)
+
+
 def format_limit(size: int) -> str:
     """Format a size that somebody chose: `10 MB`, `64 KiB`, and as `format_size` if no unit divides it."""
     exact = [

@@ -13,7 +13,7 @@ from kvctl.documents.variables import SubstitutedText, hidden, texts
 from kvctl.errors import UsageError
 from kvctl.phrases import one_line, quoted
 from kvctl.suggest import did_you_mean
-from kvctl.units import parse_duration, parse_size
+from kvctl.units import parse_duration, parse_limit
 
 T = TypeVar("T")
 
@@ -110,9 +110,9 @@ class Reader:
         """Read a duration such as `30d`."""
         return self.checked(path, lambda: parse_duration(self.text(path)))
 
-    def size(self, path: Path) -> int:
-        """Read a size such as `10MiB`, or bytes."""
-        return self.checked(path, lambda: parse_size(self.text(path)))
+    def limit(self, path: Path) -> int:
+        """Read a limit of size such as `10MiB`, bytes, or `none`."""
+        return self.checked(path, lambda: parse_limit(self.text(path)))
 
     def word(self, path: Path, words: Collection[str]) -> str:
         """Read one of these words."""

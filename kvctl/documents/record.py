@@ -264,7 +264,7 @@ EXACT_TEXT = Type(Reader.exact_text, lambda limits: {"type": "string", **limits}
 INTEGER = Type(Reader.integer, lambda limits: {"type": "integer", **limits})
 FLAG = Type(Reader.flag, lambda limits: {"type": "boolean", **limits})
 DURATION = Type(Reader.duration, _quantity(f"(({DURATION_PATTERN})|0)", ["90s", "15m", "30d"], {"const": 0}))
-SIZE = Type(Reader.size, _quantity(SIZE_PATTERN, ["64KiB", "10MB"], {"type": "integer", "minimum": 1}))
+SIZE = Type(Reader.limit, _quantity(f"(({SIZE_PATTERN})|none)", ["64KiB", "10MB"], {"type": "integer", "minimum": 1}))
 PAIRS = Type(
     _pairs, lambda limits: {"type": "object", "additionalProperties": {"type": ["string", "number"]}, **limits}
 )

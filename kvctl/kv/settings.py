@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from kvctl.errors import UsageError
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.stream_kind import own_metadata, reserved
-from kvctl.units import MAX_INT64, duration_from_ns, duration_ns
+from kvctl.units import MAX_INT64, NO_LIMIT, duration_from_ns, duration_ns
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Setting(NamedTuple):
         words = self.limits.get("enum")
         if words and value not in words:
             return f"must be {' or '.join(f'`{word}`' for word in words)}, not `{value}`"
-        if self.form is Form.SIZE and value < 1:
+        if self.form is Form.SIZE and value < 1 and value != NO_LIMIT:
             return "must be at least 1 byte"
         return self.check(value) if self.check is not None else None
 

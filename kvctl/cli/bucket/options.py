@@ -4,10 +4,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from kvctl.cli.app.options import OptionGroup, duration, flag, live, one_of, option, size
+from kvctl.cli.app.options import OptionGroup, duration, flag, live, one_of, option
 from kvctl.errors import UsageError
 from kvctl.kv import config
 from kvctl.kv.settings import FIELDS, SETTINGS, Form, Republish, Resource, Setting
+from kvctl.units import parse_limit
 
 Given = Mapping[str, Any]
 """Settings that a command line gives, as fields of BucketConfig."""
@@ -52,9 +53,10 @@ def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
     if row.form is Form.FLAG:
         spelling += f"/--no-{row.option_name}" if edit and not row.part_of else ""
         return Annotated[bool | None, flag(spelling, help, show_default=False)], None
-    if row.form in (Form.DURATION, Form.SIZE):
-        quantity = duration if row.form is Form.DURATION else size
-        return Annotated[Any, quantity(spelling, help)], None
+    if row.form is Form.DURATION:
+        return Annotated[Any, duration(spelling, help)], None
+    if row.form is Form.SIZE:
+        return Annotated[Any, option(spelling, "SIZE", f"{help}, or `none`", parser=parse_limit)], None
     words = row.limits.get("enum")
     kind: Any = int if row.form is Form.INTEGER else list[str] if row.form in _REPEATABLE else str
     completion = one_of(*words) if words else _COMPLETIONS.get(row.name)

@@ -24,6 +24,7 @@ from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 from kvctl.topology.apply import applier
 from kvctl.topology.hazards import hazards
+from kvctl.topology.health import arrival
 from kvctl.topology.model import file as model_file
 from kvctl.topology.plan import change as plan_change
 from kvctl.topology.plan import description, plan_hazards, planner, saved
@@ -195,7 +196,8 @@ async def _execute(
         session.result(f"{filled} in {time.monotonic() - begun:.1f} s")
     if found.changes:
         patience = max(api.connection.timeout for api in apis.values())
-        wrong = await applier.verify(lambda: planner.plan(topology, apis, prune=chosen.prune), patience)
+        moving = (limit or arrival.WAIT_FOR).total_seconds() if applier.moves(found.changes) else 0
+        wrong = await applier.verify(lambda: planner.plan(topology, apis, prune=chosen.prune), patience, moving)
         report.error = wrong or report.error
     return report
 

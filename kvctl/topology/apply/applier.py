@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from kvctl.errors import BucketNotFound, ConflictError, KeyExists, KvctlError, PartlyDone, UsageError, WaitExpired
+from kvctl.errors import (
+    BucketNotFound,
+    ConflictError,
+    KeyExists,
+    KvctlError,
+    PartlyDone,
+    UnreachableError,
+    UsageError,
+    WaitExpired,
+)
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
@@ -159,11 +168,32 @@ async def fill(report: Report, filling: ReplicaFilling, advance: Advance = lambd
         report.error = _late(filling.late)
 
 
-async def verify(replan: Callable[[], Awaitable[TopologyPlan]], patience: float) -> KvctlError | None:
-    """Return the error if planning again finds changes; listings of clusters may be slightly behind."""
-    deadline = time.monotonic() + patience
+def moves(changes: Iterable[ResourceChange]) -> bool:
+    """Return whether servers move a stream for one of the changes: it has no leader for some seconds then."""
+    placed = ("placement", "num_replicas")
+    pairs = [(change.before, change.config) for change in changes if change.before]
+    return any(before.get(field) != after.get(field) for before, after in pairs for field in placed)
+
+
+async def verify(
+    replan: Callable[[], Awaitable[TopologyPlan]], patience: float, moving: float = 0
+) -> KvctlError | None:
+    """Return the error if planning again finds changes; listings of clusters may be slightly behind.
+
+    `moving` are the seconds in which streams may be without a leader, because this run moved them.
+    """
+    begun = time.monotonic()
+    deadline = begun + patience
     while True:
-        left = (await replan()).changes
+        try:
+            left = (await replan()).changes
+        except UnreachableError as error:
+            if time.monotonic() > begun + moving:
+                text = f"The changes were made, but the result could not be compared: {error.message}"
+                return PartlyDone(text, hint="Run the command again to compare it")
+            await asyncio.sleep(0.2)
+            deadline = time.monotonic() + patience
+            continue
         if not left:
             return None
         if time.monotonic() > deadline:

@@ -602,3 +602,12 @@ def test_recreated_bucket_names_aggregates_that_hold_keys_of_the_previous_one(ru
     seeds.api("STREAM.DELETE.KV_orders")
     again = bucket("add", "orders")
     assert (again.exit_code, "Aggregate `ALL` may still hold keys of the previous bucket" in again.err) == (0, True)
+
+
+@pytest.mark.parametrize("how", [("--max-bytes", "none"), ("--clear", "max-bytes")])
+def test_limit_is_removed(bucket, seeds, how):
+    assert bucket("add", "orders", "--max-bytes", "1MB").exit_code == 0
+    assert bucket("edit", "orders", *how).exit_code == 0
+    assert seeds.api("STREAM.INFO.KV_orders")["config"]["max_bytes"] == -1
+    assert bucket("add", "orders", "--max-bytes", "none").exit_code == 0
+    assert bucket("edit", "orders", "--max-bytes", "0").exit_code == 2

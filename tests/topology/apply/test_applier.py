@@ -37,7 +37,9 @@ async def apply(
     if report.error is None:
         await applier.fill(report, filling)
     if report.error is None:
-        report.error = await applier.verify(lambda: planner.plan(topology, apis, prune=prune), 60)
+        report.error = await applier.verify(
+            lambda: planner.plan(topology, apis, prune=prune), 60, 60 if applier.moves(plan.changes) else 0
+        )
     return plan, report
 
 

@@ -9,11 +9,13 @@ import pytest
 import kvctl
 from kvctl.contexts import Context, ContextStore
 from kvctl.documents import parser
-from kvctl.errors import ConflictError
+from kvctl.errors import ConflictError, PartlyDone, UnreachableError
 from kvctl.kv import catalog
 from kvctl.labs import Lab
+from kvctl.topology.apply import applier
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.plan import planner
+from kvctl.topology.plan.change import TopologyPlan
 from kvctl.topology.plan.saved import SavedPlan, renewed
 from tests.cli.conftest import Run, run_process
 from tests.support.waiting import until
@@ -146,6 +148,18 @@ async def test_apply_with_placement_in_a_supercluster(supercluster, unique):
         await clients["lon"].bucket(bucket).put("k", b"v")
         plan, report = await apply(apis, text)
         assert plan.changes == []
+        # While servers move a stream it has no leader, and looks offline.
+        plan, report = await apply(apis, text.replace("nyc", "CLUSTER").replace("lon", "nyc").replace("CLUSTER", "lon"))
+        assert (report.error, len(plan.changes)) == (None, 2)
+
+
+async def test_result_that_cannot_be_compared_is_partly_done():
+    async def replan() -> TopologyPlan:
+        raise UnreachableError("`O` is offline")
+
+    error = await applier.verify(replan, 1)
+    assert isinstance(error, PartlyDone)
+    assert "could not be compared: `O` is offline" in error.message
 
 
 def _named(lab: Lab, context: str, name: str) -> Context:

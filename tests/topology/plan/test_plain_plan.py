@@ -465,3 +465,9 @@ def test_found_keeps_each_hazard_and_each_warning_once():
     found.warn(["1"])
     found.warn(["1", "2"])
     assert (found.hazards, found.warnings) == ({"B": [Hazard("a", "1"), Hazard("a", "2")]}, ["1", "2"])
+
+
+def test_limit_is_removed_by_a_file():
+    (change,) = compared("buckets: {B: {max_bytes: none}}", inventory(bucket("B", max_bytes=10, mark="t"))).changes
+    assert change.config["max_bytes"] == -1
+    assert compared("buckets: {B: {max_bytes: none}}", inventory(bucket("B", mark="t"))).changes == []
