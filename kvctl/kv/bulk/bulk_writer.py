@@ -83,7 +83,7 @@ class WriteTarget:
             if not config.get("allow_msg_ttl"):
                 remedy = f"allow them with `kvctl bucket edit {self.binding.bucket} --marker-ttl 1s`"
                 raise UsageError(f"The bucket does not allow per-key TTLs; {remedy}")
-            if self.binding.api.connection.server_version < TTL_SINCE:
+            if streams.version_of(self.info) < TTL_SINCE:
                 raise UsageError("The server would ignore the ttl")
         subject = encoded(self.binding.write_prefix + row.key)
         if size > self.unchecked or len(subject) > UNCHECKED_KEY or unsafe(subject):

@@ -53,8 +53,9 @@ async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
     transaction.check()
     bucket.check_writable(max((change.key for change in transaction.changes), key=len))
     target = await _target(bucket)
-    if target.api.connection.server_version < TTL_SINCE and any(change.ttl for change in transaction.changes):
-        raise no_ttl(target.api.connection.server_version)
+    version = streams.version_of(target.info) if target.info else TTL_SINCE
+    if version < TTL_SINCE and any(change.ttl for change in transaction.changes):
+        raise no_ttl(version)
     revisions = await _Commit(bucket, target, lambda: transaction).run()
     bucket.own.note_all([change.key for change in transaction.changes], revisions)
     return list(revisions)
@@ -97,7 +98,7 @@ async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
     messages one by one.
     """
     known = bucket.binding.info if bucket.fixed and not fresh else None
-    if known and known["config"].get("allow_atomic") and bucket.binding.api.connection.server_version >= BATCHES_SINCE:
+    if known and known["config"].get("allow_atomic") and streams.version_of(known) >= BATCHES_SINCE:
         return bucket.binding  # such servers report it if that has changed since
     binding = await bucket.locate(fresh=True)
     bucket.check_writes_go_somewhere()
@@ -106,10 +107,10 @@ async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
     if info is None:
         raise BucketNotFound(f"Bucket `{source.bucket}`, the origin of mirror `{bucket.name}`, does not exist")
     if not info["config"].get("allow_atomic"):
-        version = source.api.connection.server_version
+        version = streams.version_of(info)
         remedy = f"Allow them with `kvctl bucket edit {source.bucket} --atomic`"
         if version < BATCHES_SINCE:
-            remedy = f"They need nats-server 2.12; this server is {'.'.join(map(str, version))}"
+            remedy = f"They need nats-server 2.12; the stream is on {'.'.join(map(str, version))}"
         raise KvctlError(f"Bucket `{source.bucket}` does not allow atomic batches; nothing was sent", hint=remedy)
     return bindings.with_info(source, info)
 

@@ -268,7 +268,7 @@ async def _has_arrived(api: Api, info: StreamInfo, goal: Goal) -> bool:
     if not goal.sequence or reported.get("seq", 0) >= goal.sequence:
         return True
     landed = KeyMapping.of(goal.source).land((goal.subject or "").encode())
-    if landed is None or api.connection.server_version >= _REPORTS_SEQUENCE:
+    if landed is None or streams.version_of(info) >= _REPORTS_SEQUENCE:
         gone = await AuditReader(goal.seen.api, goal.source["name"]).at(goal.sequence) is None
         return gone and not reported.get("lag")
     message = await direct_get.from_leader(api, info["config"]["name"], last_by_subj=landed.decode())
