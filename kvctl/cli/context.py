@@ -200,7 +200,7 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     if name in store.names():
         await session.confirm(f"Delete context `{name}`?", yes=yes)
     store.delete(name)
-    show_result(session, {"name": name, "changed": True}, f"Deleted `{name}`")
+    show_result(session, {"name": name, "changed": True}, f"Deleted context `{name}`")
 
 
 @command(

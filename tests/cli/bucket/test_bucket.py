@@ -435,6 +435,13 @@ def test_deleting_what_others_replicate_needs_its_name(bucket, seeds, orders, sn
     assert bucket("ls", "-o", "name").out.split() == ["copy"]
 
 
+def test_a_dry_deletion_looks_like_a_plan(bucket, seeds, orders):
+    mirror(seeds, "copy")
+    shown = bucket("delete", "orders", "--dry-run").out.splitlines()
+    assert (shown[0], shown[2]) == ("- bucket `orders`", "    mirror `copy` replicates from it, and would stop")
+    assert shown[1].startswith("    deletes 6 entries (")
+
+
 def test_deleting_a_mirror_says_so_and_leaves_the_origin(bucket, seeds, orders, snapshot):
     mirror(seeds, "copy")
     assert bucket("delete", "copy", tty=True, stdin=b"y\n") == snapshot

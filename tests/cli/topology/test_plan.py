@@ -169,3 +169,18 @@ def test_apply_with_invalid_arguments_is_a_usage_error(run, tmp_path):
     plan.write_text('{"kvctl": "plan", "vers')
     assert run("topology", "apply", "--yes", str(plan)).exit_code == 2
     assert run("topology", "apply", "--yes", str(plan), "--prune").exit_code == 2
+
+
+def test_plan_notes_a_renamed_replica_and_that_prune_removes_the_hazard_of_the_old_one(run, unique, tmp_path):
+    bucket, old, new, file = unique("ORDERS"), unique("OLD"), unique("NEW"), tmp_path / "topology.yaml"
+    text = f"version: 1\nname: {unique('topology')}\nbuckets: {{{bucket}: {{history: %s}}}}\n"
+    text += f"mirrors: {{%s: {{origin: {bucket}}}}}\n"
+    file.write_text(text % (2, old))
+    assert run("topology", "apply", "-f", str(file), "--yes").exit_code == 0
+    file.write_text(text % (2, new))
+    note = f"`{new}` has the origin and settings of `{old}`, no longer in the file: its data is copied again"
+    assert note in run("topology", "plan", str(file)).err
+    file.write_text(text % (5, new))
+    refused = run("topology", "plan", str(file))
+    assert (refused.exit_code, f"`--prune` deletes `{old}`, which is no longer in the file" in refused.err) == (1, True)
+    assert run("topology", "plan", str(file), "--prune").exit_code == 0
