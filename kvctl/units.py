@@ -68,12 +68,15 @@ def ttl_field(ttl: timedelta) -> int | float | str:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Format a duration exactly as `parse_duration` reads it, in few units: `1h30m`; negative with `-`."""
+    """Format a duration exactly as `parse_duration` reads it, in few units: `1h30m`, `5y`; negative with `-`."""
     micros = duration // timedelta(microseconds=1)
     if not micros:
         return "0s"
     parts = ["-"] if micros < 0 else []
     micros = abs(micros)
+    years, rest = divmod(micros, _UNITS_NS["y"] // 1000)
+    if not rest:
+        return "".join([*parts, f"{years}y"])
     for unit, size in (
         ("d", 86400 * 10**6),
         ("h", 3600 * 10**6),
@@ -219,6 +222,17 @@ def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
             count = int(seconds // size)
             return f"{count}{unit}{'s' if count > 1 and size >= 86400 else ''} ago"
     return f"{int(seconds)}s ago"
+
+
+def format_moment(nanoseconds: int, now_ns: int | None = None) -> str:
+    """Format a time for people as its age and the time here: `1 day ago (20:24:03)`, with the date if it is longer ago.
+
+    A time in the future has no age.
+    """
+    now = time.time_ns() if now_ns is None else now_ns
+    near = abs(now - nanoseconds) < 2 * _UNITS_NS["d"]
+    shown = time.strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M:%S", time.localtime(nanoseconds // SECOND_NS))
+    return shown if nanoseconds > now else f"{format_age(nanoseconds, now)} ({shown})"
 
 
 def _scaled(number: str, unit: int) -> tuple[int, bool]:

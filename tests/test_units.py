@@ -106,6 +106,8 @@ class TestDurations:
             (timedelta(), "0s"),
             (timedelta(hours=1, minutes=30), "1h30m"),
             (timedelta(days=7), "7d"),
+            (timedelta(days=400), "400d"),
+            (timedelta(days=1825), "5y"),
             (timedelta(microseconds=1_000_001), "1s1us"),
             (timedelta(milliseconds=250), "250ms"),
             (timedelta(seconds=-90), "-1m30s"),

@@ -442,11 +442,15 @@ def _can_read(access: "list[jetstream_permissions.Access]") -> bool:
 def _view(facts: dict[str, Any]) -> View:
     permissions = View(
         columns=columns(
-            "action answer subject reason",
+            "action answer subject",
             answer=Column("answer", "Allowed", style=_STYLE.__getitem__),
-            reason=Column("reason", keep=True, flex=True),
+            subject=Column("subject", keep=True),
         ),
-        rows=[{**item, "answer": _ALLOWED[item["allowed"]]} for item in facts["permissions"]],
+        below="remark",
+        rows=[
+            {**item, "answer": _ALLOWED[item["allowed"]], "remark": item["reason"] if item["allowed"] is None else None}
+            for item in facts["permissions"]
+        ],
     )
     usage = [Column("jetstream", name.capitalize(), text=_usage(name)) for name in _LIMITS]
     shown = columns(

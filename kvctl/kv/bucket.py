@@ -33,7 +33,7 @@ from kvctl.kv.read import moment as moments
 from kvctl.kv.read import watch as watches
 from kvctl.kv.stream_kind import renaming
 from kvctl.kv.transaction import execution
-from kvctl.units import NEVER, format_time
+from kvctl.units import NEVER, format_moment
 
 if TYPE_CHECKING:
     from kvctl.kv.bulk.bulk_put import PutSummary
@@ -415,13 +415,13 @@ def _absent(bucket: str, key: str, reason: str | None = None, confirmed: bool = 
 
 
 def _gone(entry: Entry, confirmed: bool = True) -> KeyNotFound:
-    when = format_time(entry.created_ns)
+    when = format_moment(entry.created_ns)
     how = {"MaxAge": "expired"}.get(
         entry.reason or "", "was purged" if entry.operation is Operation.PURGE else "was deleted"
     )
     left = f"See its remaining history with `kvctl history {entry.bucket} {entry.key}`"
     return KeyNotFound(
         f"Key `{entry.key}` is not in bucket `{entry.bucket}`",
-        hint=f"It {how} at {when} (revision {entry.revision}). {left}",
+        hint=f"It {how} {when}, revision {entry.revision}. {left}",
         confirmed=confirmed,
     )

@@ -100,8 +100,9 @@ def history_text(history: int) -> str:
 operation_style: Callable[[Any], str] = {"PUT": "green", "DEL": "red", "PURGE": "red bold"}.__getitem__
 """Colours of operations."""
 _COUNTS = (
-    "ack_pending collisions consumers deleted delivered differing entries expiring extra keys local messages missing "
-    "overwrite partitions pending purge refill replicas staged stale values"
+    "ack_pending changed_today collisions consumers deleted delivered differing entries expiring extra "
+    "keys local messages missing overwrite partitions pending purge refill rejected replicas rows staged "
+    "stale unchanged values written"
 )
 """Fields that count: aligned right in tables, and never truncated."""
 _POSITIONS = "origin_revision partition revision sequence"

@@ -40,7 +40,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], total: int
     filled = [
         (column, max(cell_width(column.heading), *(cell_width(row[index]) for row in rows), 0))
         for index, column in enumerate(columns)
-        if index == 0 or not complete or _tells(column, {row[index] for row in rows})
+        if index == 0 or not (complete or column.rare) or _tells(column, {row[index] for row in rows})
     ]
     shown = list(filled)
     while True:

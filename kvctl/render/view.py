@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from kvctl.units import format_age, format_duration, format_limit, format_size, parse_time
+from kvctl.units import format_age, format_duration, format_limit, format_moment, format_size, parse_time
 
 Line = Sequence[tuple[str, str]]
 """Parts of a line of text, each with its style."""
@@ -33,6 +33,8 @@ class Column(NamedTuple):
     """Free text that is never truncated: continued on further lines."""
     keep: bool = False
     """Never hidden, however narrow the terminal is."""
+    rare: bool = False
+    """Left out of tables whose first rows do not fill it, also if more rows follow."""
     differs: bool = False
     """Left out of tables in which all rows have the same value."""
     yields: int = 0
@@ -123,6 +125,11 @@ def ordered(view: View, by: str) -> list[Row]:
 def age_text(time: str) -> str:
     """Format an RFC 3339 time as its age: `3m ago`."""
     return format_age(parse_time(time))
+
+
+def moment_text(time: str) -> str:
+    """Format an RFC 3339 time as its age and the time: `3m ago (20:24:03)`."""
+    return format_moment(parse_time(time))
 
 
 def duration_text(seconds: float) -> str:

@@ -28,6 +28,7 @@ CHANGING = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
     r"\b(just now|\d+[smhdy] ago)": "AGE",
+    r"\(\d\d:\d\d:\d\d\)": "(CLOCK)",
     r"\bin \d+\.\d s\b": "in SECONDS",
     r"`/\S*/\.config/": "`HOME/.config/",
     r"\b[0-9a-f]{12}\b": "COMMIT",

@@ -36,10 +36,10 @@ def install() -> None:
             return writer
         if isinstance(writer, TsvWriter) and not self.options.columns:
             assert any(is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
-            if not view.single and view.tsv is None:
-                assert any(is_table_of(record, view) for record in running.prints), _undeclared(path, _table(view))
-            else:
-                assert view.single or any(record in _ENTRIES for record in running.prints), f"`{path}` is a listing"
+        entries = any(record in _ENTRIES for record in running.prints)
+        if not (view.single or self.options.columns or entries):
+            assert view.tsv is None, f"`{path}` is a listing"
+            assert any(is_table_of(record, view) for record in running.prints), _undeclared(path, _table(view))
         return _Checked(writer, path, running.prints) if self.output in ("json", "ndjson", "yaml") else writer
 
     Command.invoke = noted  # type: ignore[method-assign]
@@ -97,7 +97,9 @@ def is_tsv_of(record: PrintedRecord, names: list[str]) -> bool:
 
 
 def is_table_of(record: PrintedRecord, view: View) -> bool:
-    """Compare names and headings; a column without a heading shows a mark or a bar."""
+    """Compare names and headings in order; a column without a heading shows a mark or a bar."""
+    if view.columns and not is_tsv_of(record, TsvWriter(view).keys):
+        return False
     shown = [column for column in arranged(view.columns) if not column.bar]
     return all(column.heading in ("", record.headings.get(column.key)) for column in shown)
 

@@ -99,9 +99,10 @@ async def stats(
 ) -> None:
     """Count keys, deletions, entries and bytes of a bucket.
 
-    DELETED are deleted keys that still have a marker, ENTRIES all stored entries, SIZE the bytes of the latest values,
-    WITH HISTORY those of all values. WRITES A DAY is empty if the history covers less than an hour. With --by-prefix,
-    the numbers are listed per prefix, the largest first; with --largest the keys of the largest values.
+    DELETED are deleted keys that still have a marker, ENTRIES all stored entries, VALUES the bytes of the latest
+    values, ALL REVISIONS those of all values. `kvctl bucket show` has what is stored, with subjects and headers. WRITES
+    A DAY is empty if the history covers less than an hour. With --by-prefix, the numbers are listed per prefix, the
+    largest first; with --largest the keys of the largest values.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
     missing.
@@ -148,7 +149,8 @@ _RATE = Column("writes_a_day", text=lambda rate: "" if rate is None else f"{rate
 _SUMMARY = columns(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day",
     last_revision="Revision",
-    held=Column("held", "With history", text=size_text),
+    bytes="Values",
+    held=Column("held", "All revisions", text=size_text),
     oldest=Column("oldest", text=age_text),
     writes_a_day=_RATE,
 )

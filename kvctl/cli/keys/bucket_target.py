@@ -145,7 +145,7 @@ class BucketReader:
 
     def facts_view(self, *, deleted: bool) -> View:
         """Return a view of such rows."""
-        shown = columns(f"revision created {'operation' if deleted else ''} key", created="Age")
+        shown = columns(f"revision created {'operation' if deleted else ''} key")
         return View(columns=shown, tsv=KEY.columns, name="key", empty="No keys")
 
     def history(

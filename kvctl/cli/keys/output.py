@@ -1,9 +1,11 @@
 """Output of the key commands: entries as rows and streams, and warnings about TTLs."""
 
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from functools import partial
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -15,8 +17,8 @@ from kvctl.kv import copied_entry
 from kvctl.phrases import counted
 from kvctl.render.escapes import text_of, utf8
 from kvctl.render.fields import columns
-from kvctl.render.view import Column, Row, View
-from kvctl.units import NEVER, format_duration, format_size, format_time, ttl_field
+from kvctl.render.view import Column, Row, View, duration_text, moment_text
+from kvctl.units import NEVER, SECOND_NS, duration_ns, format_duration, format_size, format_time, ttl_field
 
 ENCODINGS = ("utf-8", "base64")
 _FRACTION = 9
@@ -95,7 +97,8 @@ class Shape:
         """Return a view of one entry: an object in JSON, one field per line on a terminal."""
         self.table = False
         record = _record_columns(self)
-        shown = [*record, *columns("reason delta stream ttl")]
+        told = {"created": Column("created", text=moment_text), "ttl": Column("ttl", text=partial(_lifetime, entry))}
+        shown = columns(" ".join([*(column.key for column in record), *"reason delta stream ttl".split()]), **told)
         tsv = [column.key for column in record]
         return View(columns=shown, tsv=tsv, name="key", rows=[self.row(entry)], single=True)
 
@@ -141,6 +144,8 @@ class Shape:
             row["size"] = entry.size
         else:
             row["value"] = _words(entry, self.encoding)
+        if not entry.bare and not self.live and isinstance(ttl := entry.ttl, timedelta) and ttl != NEVER:
+            row["expires"] = entry.created_ns + duration_ns(ttl) - time.time_ns()
         if self.headers:
             row["headers"] = entry.headers
         return row
@@ -191,6 +196,21 @@ def revision_view(bucket: str, key: str, revision: int) -> View:
     return writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True)
 
 
+def _left_text(nanoseconds: int) -> str:
+    """Format what is left of a ttl in its largest unit: `34m`, `2d`."""
+    seconds = max(nanoseconds // SECOND_NS, 1)
+    unit = next((size for size in (86400, 3600, 60) if seconds >= 2 * size), 1)
+    return duration_text(seconds - seconds % unit)
+
+
+def _lifetime(entry: "kvctl.Entry", ttl: float | str) -> str:
+    """Return the ttl of a key and what is left of it: `1h, expires in 34m`."""
+    if isinstance(ttl, str):
+        return ttl
+    left = entry.created_ns + int(ttl * SECOND_NS) - time.time_ns()
+    return f"{duration_text(ttl)}, " + (f"expires in {_left_text(left)}" if left > 0 else "expired")
+
+
 def _words(entry: "kvctl.Entry", encoding: str | None) -> str:
     if entry.reason is not None:
         return f"({entry.reason})"
@@ -206,10 +226,11 @@ def _record_columns(shape: Shape) -> list[Column]:
 
 def _table_columns(shape: Shape) -> Sequence[Column]:
     size = Column("size", text=format_size, right=True)
-    time = Column("created", "Time", text=lambda time: f"{time[:19]}Z") if shape.live else "Age"
-    names = "created operation revision" if shape.live else "revision created operation"
+    looks = {"created": Column("created", "Time", text=lambda time: f"{time[:19]}Z")} if shape.live else {}
+    expires = Column("expires", "Expires in", text=_left_text, rare=True)
+    names = "created operation revision" if shape.live else "revision created operation expires"
     names += " size key" if shape.meta_only else " key value"
-    return columns(f"{names} headers" if shape.headers else names, created=time, size=size)
+    return columns(f"{names} headers" if shape.headers else names, size=size, expires=expires, **looks)
 
 
 MARK = {"event": "current"}

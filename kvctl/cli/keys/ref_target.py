@@ -321,5 +321,5 @@ def entries_view(rows: Sequence[Row] = (), *, single: bool = False, empty: str =
 
 def versions_view() -> View:
     """Return a view of the changes of keys, commit by commit."""
-    shown = columns("commit created operation key value message", created="Age")
+    shown = columns("commit created operation key value message")
     return View(columns=shown, tsv=ENTRY_AT_REF.columns, name="key", empty="No entries")

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,8 @@ from kvctl.kv.bulk import bulk_writer, checkpoint, dump_file, input_file, loader
 from kvctl.kv.bulk import rows as load_rows
 from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
-from kvctl.render.view import Column, document
+from kvctl.render.fields import columns
+from kvctl.render.view import Column, document, elapsed_text
 
 BLOCK = 1 << 20
 NAMED = 100
@@ -235,20 +237,26 @@ async def load(
         progress=checkpoint.path_for(file) if target.resumable and _is_regular(file) else None,
         anew=lambda: session.note(f"Restarting the interrupted load of `{file}`; use `--resume` to continue it"),
     )  # fmt: skip
+    begun = time.monotonic()
     loaded = await _load(session, target, source, options)
-    _show(session, loaded, dry_run=dry_run)
+    _show(session, loaded, time.monotonic() - begun, dry_run=dry_run)
     if loaded.rejected and not dry_run:
         rows = f"{counted(loaded.rejected, 'row')} {'was' if loaded.rejected == 1 else 'were'}"
         raise PartlyDone(f"{rows} rejected", hint="The other rows were written; fix these and load them again")
 
 
-def _show(session: Session, loaded: "bulk_writer.RowCounts", *, dry_run: bool) -> None:
-    """Print the counts, in a pipe also in words on stderr, where a log has no other explanation of the numbers."""
+def _show(session: Session, loaded: "bulk_writer.RowCounts", seconds: float, *, dry_run: bool) -> None:
+    """Print the counts; in words with time and rate on a terminal, and in a pipe on stderr, as a log has no others."""
     row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
-    session.show(document(row, *map(Column, row), name="written"))
+    counts = ", ".join(f"{count:,} {what}" for what, count in row.items())
+    rate = f", {sum(row.values()) / seconds:,.0f} rows/s" if seconds >= 1 else ""
+    words = f"Dry run: {counts}" if dry_run else f"{counts} in {elapsed_text(seconds)}{rate}"
+    if session.options.output is None and session.terminal.is_terminal:
+        session.write(f"{words}\n".encode())
+    else:
+        session.show(document(row, *columns("written unchanged rejected"), name="written"))
     if session.options.output is None and not session.terminal.is_terminal:
-        counts = ", ".join(f"{count:,} {what}" for what, count in row.items())
-        session.note(f"Dry run: {counts}" if dry_run else counts, always=True)
+        session.note(words, always=True)
     if loaded.presumed:
         rows = f"{counted(loaded.presumed, 'written row')} {'was' if loaded.presumed == 1 else 'were'}"
         session.note(f"{rows} replaced by later rows; the bucket does not show if they were stored before", always=True)

@@ -105,8 +105,8 @@ def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 _REF = Column("name", style="green")
-BRANCHES = columns("name commit staged created message", name=_REF, created="Age", message="Subject")
-TAGS = columns("name commit created message", name=_REF, created="Age", message="Subject")
+BRANCHES = columns("name commit staged created message", name=_REF)
+TAGS = columns("name commit created message", name=_REF)
 
 
 def ref_row(name: str, commit: "model.Commit", more: Mapping[str, Any] | None = None) -> dict[str, Any]:

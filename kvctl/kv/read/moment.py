@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from kvctl.errors import UsageError
 from kvctl.jetstream import multi_get, streams
 from kvctl.kv import resolve
-from kvctl.units import duration_ns, format_duration, format_time, parse_duration, parse_time
+from kvctl.units import duration_ns, format_duration, format_moment, parse_duration, parse_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ class Moment:
     def __str__(self) -> str:
         if self.ago is not None:
             return f"{format_duration(self.ago)} ago"
-        return f"revision {self.revision}" if self.time_ns is None else format_time(self.time_ns)
+        return f"revision {self.revision}" if self.time_ns is None else format_moment(self.time_ns)
 
 
 def parse_moment(text: str) -> Moment:

@@ -98,3 +98,13 @@ def test_an_edit_keeps_what_is_left_of_the_ttl(keyed, editor):
     keyed.put("k", b"x", {"Nats-TTL": "1h"})
     assert keyed("edit", "B", "k", env=editor("echo y > $1")).exit_code == 0
     assert '"ttl": 3' in keyed("get", "B", "k", "-o", "ndjson").out
+
+
+def test_what_is_left_of_a_ttl_is_shown_on_a_terminal(keyed):
+    keyed.put("k", b"x", {"Nats-TTL": "1h"})
+    keyed.put("stays", b"x")
+    assert re.search(r"^TTL +1h, expires in 59m$", keyed("get", "B", "k", "-o", "table").out, re.MULTILINE)
+    listed = keyed("get", "B", "k", "stays", "-o", "table").out.splitlines()
+    assert listed[0].split() == ["revision", "created", "operation", "expires", "in", "key", "value"]
+    assert listed[2].split()[-3:] == ["59m", "k", "x"]
+    assert "expires" not in keyed("history", "B", "stays", "-o", "table").out

@@ -273,7 +273,7 @@ class TestBranchesAndTags:
             ("try", two, 0, "two"),
         ]
         table = repo.run("branch", "ls", ".", tty=True).out.splitlines()
-        assert table[0].split() == ["name", "commit", "staged", "age", "subject"]
+        assert table[0].split() == ["name", "commit", "staged", "created", "message"]
         rows = [line.split() for line in table[2:]]  # an age is `just now` or `2s ago`
         assert [(*row[:3], row[-1]) for row in rows] == [("main", two[:12], "1", "two"), ("try", two[:12], "0", "two")]
         shown = repo.json("branch", "show", "@main")

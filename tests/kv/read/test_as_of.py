@@ -150,7 +150,7 @@ class TestEnds:
         before = await bucket.as_of("2020-01-01T00:00:00Z")
         assert (before.revision, await state(before), await before.get_many(["k"])) == (0, {}, [None])
         assert await state(await bucket.as_of("2099-01-01T00:00:00Z")) == {"k": b"1"}
-        with pytest.raises(KeyNotFound, match=r"`k` was not in bucket .* as of 2020"):
+        with pytest.raises(KeyNotFound, match=r"`k` was not in bucket .* as of \d+ years ago \(20"):
             await before.get("k")
 
 
