@@ -133,7 +133,7 @@ FIELDS: dict[str, Column] = {
         Column("origins", text=origins_text),
         Column("seconds", "Time", text=elapsed_text),
         Column("state", text=health_text, style=health_style, keep=True),
-        Column("ttl", text=duration_text, right=True),
+        Column("ttl", text=lambda ttl: ttl if ttl == "never" else duration_text(ttl), right=True),
         Column("value", flex=True),
     )
 }

@@ -48,3 +48,5 @@ def test_never_is_kept_by_everything_that_carries_a_value(fading, tmp_path, uniq
     for name, keys in ((fading.name, {*kept, "row"}), (copied, kept)):
         rows = json.loads(fading("get", name, ">", "-o", "json").out)
         assert {row["key"]: row.get("ttl") for row in rows} == dict.fromkeys(keys, "never")
+    for output in ("table", "yaml"):
+        assert "never" in fading("get", "B", "own", "-o", output).out
