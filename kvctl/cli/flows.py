@@ -107,7 +107,10 @@ def show_deletion(
     name: str | None = None,
 ) -> None:
     """Print what a dry run would delete, and the streams that replicate from it."""
-    remarks = [effect, *(f"{_reader(item)} replicates from it, and would stop" for item in readers)]
+    remarks = [effect]
+    for item in readers:
+        known = item.upstream is not None
+        remarks.append(f"{_reader(item)} replicates from it, and would stop" if known else _replicated("it", item))
     show_planned(session, "delete", what, document(row, name=name or next(iter(row))), remarks=remarks)
 
 
@@ -142,7 +145,8 @@ async def edit(
         view = _differences_view(found, empty, worded=session.output == "table")
         show_planned(session, "change", what, view, _lines(found), needed=needed)
         return
-    if found and not session.options.output and not session.options.quiet:
+    options = session.options
+    if found and not (options.output or options.columns or options.quiet):
         show_planned(session, "change", what, _differences_view(found, empty, worded=True), _lines(found))
     hazards.refuse(needed, force, refusal)
     if found:
@@ -168,7 +172,7 @@ async def confirm_named(
     UsageError.
     """
     for item in readers:
-        session.note(_replicated(name, item), always=True)
+        session.note(_replicated(f"`{name}`", item), always=True)
     if readers or replicates or confirm is not None:
         known = [item for item in readers if item.upstream is not None]
         first = joined(_reader(item) for item in known) if known and not replicates else ""
@@ -196,8 +200,8 @@ def _plain(item: "config_diff.Difference") -> dict[str, Any]:
 def _replicated(name: str, item: "graph.Dependent") -> str:
     """Describe a replica of a bucket or a stream to a user who is about to delete that."""
     if item.upstream is None:
-        return f"Stream `{item.node.stream}` does not answer and may replicate `{name}`"
-    text = f"{item.node.kind.capitalize()} `{item.node.name}` replicates `{name}`"
+        return f"Stream `{item.node.stream}` does not answer and may replicate {name}"
+    text = f"{item.node.kind.capitalize()} `{item.node.name}` replicates {name}"
     return text if item.last_revision is not None else f"{text} (offline)"
 
 

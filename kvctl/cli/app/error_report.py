@@ -98,7 +98,8 @@ def _hint_of_origin(aggregate: dict[str, Any], key: str, argv: Sequence[str]) ->
     lines: dict[str, str] = {}
     for source, subject in found:
         bucket, _, there = subject.removeprefix(names.SUBJECT_PREFIX).partition(".")
-        if subject.startswith(names.SUBJECT_PREFIX) and there and not names.is_wild(there):
+        reachable = source.domain or not source.api  # not in another account
+        if reachable and there and subject.startswith(names.SUBJECT_PREFIX) and not names.is_wild(there):
             domain = f"--domain {source.domain} " if source.domain else ""
             lines[f"`kvctl {verb} {domain}{bucket} {there}{value}`"] = f"`{bucket}`"
     if not lines:
