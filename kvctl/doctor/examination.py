@@ -86,6 +86,9 @@ def _remedy(standing: ReplicaHealth) -> str:
     abroad = source.api and source.domain is None
     if standing.state is Health.STALLED and abroad and not standing.arrived:
         return "Check its deliver prefix and the exports and imports of the accounts: `kvctl help topologies`"
+    for limit in ("max-value-size", "max-bytes"):
+        if standing.state is Health.STALLED and limit in standing.evidence:
+            return f"`kvctl bucket edit {standing.link.node.name} --{limit} none` removes the limit"
     if standing.state is Health.FAILING and _FLOW_CONTROL in standing.evidence:
         return f"Export the service `$JS.FC.{source.name}.>` from the origin's account, and import it"
     if standing.state is Health.UNCONFIRMED and standing.link.origin is not None:

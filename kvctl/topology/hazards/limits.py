@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
+from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig, StreamInfo
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.topology.model.subjects import parse
 from kvctl.units import format_size
@@ -75,6 +75,24 @@ def shortfalls(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> 
         if limit < count.most:
             text = f"max_msgs {limit} is below the number of entries that the origins may hold"
             yield Shortfall(f"{text}: {full}", certain=limit < count.least)
+
+
+def stopped_by(info: StreamInfo, source: SourceConfig, subject: str, header: int, payload: int) -> str:
+    """Return the limit that keeps a replica from storing the next entry of an origin; empty if none does.
+
+    `header` and `payload` are the sizes of the entry in the origin.
+    """
+    config, state = info["config"], info["state"]
+    size = header + payload
+    if not config.get("mirror"):
+        size += (0 if header else _HEADER_BLOCK) + int(_field(source).least) + len(subject)
+    if 0 < (limit := config.get("max_msg_size", -1)) < size:
+        return f"the next entry takes at least {size} bytes here, above max-value-size {format_size(limit)}"
+    stored = size + len(subject) + _OVERHEAD[str(config.get("storage", "file"))]
+    if 0 < (limit := config.get("max_bytes", -1)) <= state["bytes"] + stored:
+        return f"it is full, with {format_size(state['bytes'])} of max-bytes {format_size(limit)}"
+    full = 0 < config.get("max_msgs", -1) <= state["messages"]
+    return f"it is full, with max_msgs {config['max_msgs']}" if full else ""
 
 
 def _of_values(config: StreamConfig, source: SourceConfig, origin: StreamConfig) -> Iterator[Shortfall]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
-from kvctl.jetstream import streams
+from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.stream_info import Source, StreamInfo
+from kvctl.topology.hazards import limits
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.health import arrival, counts
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.inspection import Lineage, lineage
+from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
 from kvctl.topology.survey.inventory import lost_majority, servers, silence
 from kvctl.topology.survey.origin_lookup import PATIENCE
@@ -168,7 +170,22 @@ class _LinkCheck:
         text = f"at revision {come} of {wanted}"
         if come > self._come:
             return replace(self._plain, state=Health.BEHIND, evidence=text, arrived=come)
-        return replace(self._plain, state=Health.STALLED, evidence=f"{text}, and nothing arrives", arrived=come)
+        limit = await self._limit(come)
+        text = f"{text}, and nothing arrives{f': {limit}' if limit else ''}"
+        return replace(self._plain, state=Health.STALLED, evidence=text, arrived=come)
+
+    async def _limit(self, come: int) -> str:
+        """Return the limit of the replica that stops the entry after this revision; empty if none is known."""
+        link, config = self._link, self._link.info["config"]
+        if not any(config.get(field, -1) > 0 for field in ("max_msg_size", "max_bytes", "max_msgs")):
+            return ""
+        with suppress(KvctlError, ValueError):  # ValueError: deleted since
+            info = await streams.info(link.place.api, link.reader)
+            asked = ({"seq": come + 1, "next_by_subj": taken} for taken in KeyMapping.of(link.source).taken)
+            entries = [await direct_get.from_leader(link.api, link.source["name"], **request) for request in asked]
+            entry = min(filter(None, entries), key=lambda entry: entry.sequence)
+            return limits.stopped_by(info, link.source, entry.subject, len(entry.header), len(entry.payload))
+        return ""
 
     async def _seen(self) -> ReplicaHealth | None:
         origin = self._link.origin

@@ -1,10 +1,12 @@
 """Health of replicas on real servers: a lag of 0 proves nothing; lineage of a mirror, from two infos."""
 
+import time
 from typing import Any
 
 import pytest
 
 import kvctl
+from kvctl.doctor.examination import of_standing
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.health import health
 from kvctl.topology.health.health import Health, ReplicaHealth
@@ -54,7 +56,10 @@ async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, u
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"])
     last = raw.put(origin, "large", b"v" * 500)
     found = (await look(client, aggregate))[aggregate]
-    assert (found.state, found.evidence) == (Health.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
+    text, _, limit = found.evidence.partition(": ")
+    assert (found.state, text) == (Health.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
+    assert limit.startswith("the next entry takes at least 5")
+    assert limit.endswith(" bytes here, above max-value-size 300 B")
 
 
 async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas, unique):
@@ -68,6 +73,39 @@ async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas
     raw.api(f"STREAM.UPDATE.KV_{aggregate}", {**config, "max_msg_size": -1})
     until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"] == 2)
     assert [item.state for item in await health.check_health(Inventory(inventory.places, links), 0)] == [Health.OK]
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"max_bytes": 300}, ": it is full, with "),
+        ({"max_msg_size": 150}, ": the next entry takes "),
+        ({"max_msgs": 2}, ": it is full, with max_msgs 2"),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["mirror", "aggregate"])
+async def test_limit_that_stops_a_replica_is_named(client, raw, replicas, unique, kind, limit, reason):
+    origin, replica = unique("O"), unique("R")
+    raw.create_bucket(origin)
+    if kind == "mirror":
+        replicas.mirror(replica, origin, **limit)
+    else:
+        replicas.aggregate(replica, source(origin, replica), **limit)
+    stream = replica if kind == "mirror" else f"KV_{replica}"
+    for number in range(5):
+        raw.put(origin, f"k{number}", b"v" * (1 if number < 3 else 200))
+    time.sleep(0.5)  # what does not come cannot be waited for
+    inventory = await survey({"": client.api})
+    links = [link for link in inventory.links if link.reader == stream]
+    (found,) = await health.check_health(inventory.only(links), 0.5)
+    if reason is None:
+        assert found.state is Health.OK
+    else:
+        assert found.state is Health.STALLED
+        assert reason in found.evidence
+        (finding,) = of_standing(found)
+        assert ("none` removes the limit" in finding.remedy) == ("max_msgs" not in limit)
 
 
 async def test_missing_and_unconnected_origins_are_distinguished(client, raw, replicas, unique):
