@@ -1,5 +1,6 @@
 """Durations, sizes and times: text to value and back, exactly."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,6 +17,7 @@ from kvctl.units import (
     format_age,
     format_duration,
     format_limit,
+    format_moment,
     format_size,
     format_time,
     parse_duration,
@@ -262,6 +264,19 @@ class TestTimes:
     )
     def test_age(self, seconds, text):
         assert format_age(NOW - int(seconds * SECOND_NS), NOW) == text
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (0, r"just now \(CLOCK\)"),
+            (86400, r"1 day ago \(CLOCK\)"),
+            (90 * 86400, r"90 days ago \(\d{4}-\d\d-\d\d CLOCK\)"),
+            (-90, "CLOCK"),
+        ],
+    )
+    def test_moment_has_the_time_and_of_older_ones_the_date(self, seconds, text):
+        shown = format_moment(NOW - seconds * SECOND_NS, NOW)
+        assert re.fullmatch(text.replace("CLOCK", r"\d\d:\d\d:\d\d"), shown)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvctl.render.layout import fit
 from kvctl.render.text_table import DRAWN_ROWS, DetailsWriter, TableWriter
-from kvctl.render.view import Column, View, document, duration_text, elapsed_text, size_text
+from kvctl.render.view import Column, View, age_text, document, duration_text, elapsed_text, ordered, size_text
 
 COLUMNS = [Column("name", style="cyan"), Column("bytes", "Size", text=size_text, right=True), Column("note", flex=True)]
 
@@ -260,3 +260,38 @@ class TestCells:
 )
 def test_elapsed_times_read_well(seconds, shown):
     assert elapsed_text(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("size", "bca"),
+        ("-size", "cba"),
+        ("name", "abc"),
+        ("-name", "cba"),
+        ("time", "cab"),
+        ("-time", "bac"),
+        ("no", "acb"),
+    ],
+)
+def test_rows_are_ordered_by_a_field(by, names):
+    rows = [
+        {"name": "a", "size": None, "time": "2026-01-02T00:00:00Z"},
+        {"name": "c", "size": 1, "time": "2026-01-03T00:00:00Z"},
+        {"name": "b", "size": 20, "time": "2026-01-01T00:00:00Z"},
+    ]
+    view = View(columns=[Column("name"), Column("time", text=age_text)], rows=rows)
+    assert "".join(row["name"] for row in ordered(view, by)) == names
+
+
+def test_columns_that_say_nothing_are_left_out():
+    columns = [Column("name"), Column("cluster", differs=True), Column("expires", rare=True)]
+    rows = [{"name": "a", "cluster": "x", "expires": None}, {"name": "b", "cluster": "x", "expires": None}]
+
+    def headings(*changed: dict[str, Any], complete: bool = True) -> list[str]:
+        writer = TableWriter(View(columns=columns), width=80, color=False, complete=complete)
+        return writer.rows([*rows, *changed]).decode().splitlines()[0].split()
+
+    assert headings() == ["name"]
+    assert headings(complete=False) == ["name", "cluster"]
+    assert headings({"name": "c", "cluster": "y", "expires": 3}) == ["name", "cluster", "expires"]
