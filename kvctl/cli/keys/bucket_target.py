@@ -13,7 +13,16 @@ import kvctl
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import ref_target
 from kvctl.cli.keys.arguments import Fact, Reading, check_writable, listed, open_bucket, parse_revision
-from kvctl.cli.keys.output import Shape, encode, revision_view, show_entries, warn_of_other_life, warn_of_return
+from kvctl.cli.keys.output import (
+    EXPIRES,
+    Shape,
+    encode,
+    revision_view,
+    show_entries,
+    time_left,
+    warn_of_other_life,
+    warn_of_return,
+)
 from kvctl.cli.records import KEY
 from kvctl.errors import KeyNotFound
 from kvctl.kv.bulk import bulk_writer, dump_file, input_file, loader
@@ -131,13 +140,19 @@ class BucketReader:
         source = self._past or self._bucket
         async with aclosing(source.entry_batches(*filters, deleted=deleted, values=False)) as batches:
             async for batch in batches:
-                yield [(entry.key, entry.revision, entry.created_ns, str(entry.operation)) for entry in batch]
+                left = time_left if self._reading.shape.table else lambda entry: None
+                yield [
+                    (entry.key, entry.revision, entry.created_ns, str(entry.operation), left(entry)) for entry in batch
+                ]
 
     async def fact_rows(self, facts: Sequence[Fact], *, deleted: bool) -> Sequence[Row]:
         """Return the rows of such facts."""
         rows: list[dict[str, Any]] = [
-            {"key": key, "revision": revision, "created": format_time(created)} for key, revision, created, _ in facts
+            {"key": key, "revision": revision, "created": format_time(created)} for key, revision, created, *_ in facts
         ]
+        if self._reading.shape.table:
+            for row, fact in zip(rows, facts, strict=True):
+                row["expires"] = fact[4]
         if deleted:
             for row, fact in zip(rows, facts, strict=True):
                 row["operation"] = fact[3]
@@ -145,7 +160,7 @@ class BucketReader:
 
     def facts_view(self, *, deleted: bool) -> View:
         """Return a view of such rows."""
-        shown = columns(f"revision created {'operation' if deleted else ''} key")
+        shown = columns(f"revision created {'operation' if deleted else ''} expires key", expires=EXPIRES)
         return View(columns=shown, tsv=KEY.columns, name="key", empty="No keys")
 
     def history(

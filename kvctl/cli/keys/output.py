@@ -144,8 +144,8 @@ class Shape:
             row["size"] = entry.size
         else:
             row["value"] = _words(entry, self.encoding)
-        if not entry.bare and not self.live and isinstance(ttl := entry.ttl, timedelta) and ttl != NEVER:
-            row["expires"] = entry.created_ns + duration_ns(ttl) - time.time_ns()
+        if not self.live:
+            row["expires"] = time_left(entry)
         if self.headers:
             row["headers"] = entry.headers
         return row
@@ -196,6 +196,12 @@ def revision_view(bucket: str, key: str, revision: int) -> View:
     return writing_view([{"bucket": bucket, "key": key, "revision": revision}], single=True)
 
 
+def time_left(entry: "kvctl.Entry") -> int | None:
+    """Return the nanoseconds until an entry expires by its own ttl, None if it has none."""
+    ttl = None if entry.bare else entry.ttl
+    return None if ttl in (None, NEVER) else entry.created_ns + duration_ns(ttl) - time.time_ns()
+
+
 def _left_text(nanoseconds: int) -> str:
     """Format what is left of a ttl in its largest unit: `34m`, `2d`."""
     seconds = max(nanoseconds // SECOND_NS, 1)
@@ -227,12 +233,12 @@ def _record_columns(shape: Shape) -> list[Column]:
 def _table_columns(shape: Shape) -> Sequence[Column]:
     size = Column("size", text=format_size, right=True)
     looks = {"created": Column("created", "Time", text=lambda time: f"{time[:19]}Z")} if shape.live else {}
-    expires = Column("expires", "Expires in", text=_left_text, rare=True)
     names = "created operation revision" if shape.live else "revision created operation expires"
     names += " size key" if shape.meta_only else " key value"
-    return columns(f"{names} headers" if shape.headers else names, size=size, expires=expires, **looks)
+    return columns(f"{names} headers" if shape.headers else names, size=size, expires=EXPIRES, **looks)
 
 
+EXPIRES = Column("expires", "Expires in", text=_left_text, rare=True)
 MARK = {"event": "current"}
 """Event that marks the end of the initial entries."""
 

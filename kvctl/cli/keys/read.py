@@ -207,7 +207,7 @@ async def keys(
     target = parse_target(bucket)
     target.refuse(deleted=deleted, as_of=as_of)
     wanted = check_filters(filters)
-    reader = await target.reader(session, Reading(Shape(), as_of=as_of))
+    reader = await target.reader(session, Reading(Shape(table=session.output == "table"), as_of=as_of))
     if count:
         shown = columns("count", count="Keys")
         async with aclosing(reader.names(wanted, deleted=deleted)) as batches:

@@ -107,4 +107,6 @@ def test_what_is_left_of_a_ttl_is_shown_on_a_terminal(keyed):
     listed = keyed("get", "B", "k", "stays", "-o", "table").out.splitlines()
     assert listed[0].split() == ["revision", "created", "operation", "expires", "in", "key", "value"]
     assert listed[2].split()[-3:] == ["59m", "k", "x"]
+    assert keyed("keys", "B", "k", "-o", "table").out.splitlines()[2].split()[-2:] == ["59m", "k"]
+    assert "expires" not in keyed("keys", "B", "-o", "json").out
     assert "expires" not in keyed("history", "B", "stays", "-o", "table").out
