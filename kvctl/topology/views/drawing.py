@@ -23,6 +23,8 @@ from kvctl.topology.survey.graph import MISSING, OUTSIDE, Inventory, Link, Node,
 
 _OTHERS = (Kind.TABLE, Kind.REPOSITORY, Kind.STREAM, Kind.INCOMPLETE)
 """Kinds of nodes that are drawn only with links, or if they are named."""
+REPUBLISHED = "republished"
+"""State of an edge by which a bucket republishes into another."""
 _TONES = {Health.OK: "good", Health.UNCONFIRMED: "doubtful", Health.BEHIND: "doubtful"}
 
 
@@ -39,6 +41,8 @@ class Edge:
     """True if the replica is known only by what its origin reports, because its servers do not answer."""
     source: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The source as the replica's configuration has it."""
+    republished: bool = False
+    """True if the origin republishes into the other bucket, which then is not its replica."""
 
     @property
     def reader(self) -> str:
@@ -53,6 +57,8 @@ class Edge:
     @property
     def tone(self) -> str:
         """`good`, `doubtful`, `bad`, or empty if unknown."""
+        if self.republished:
+            return "doubtful"
         if self.standing is None:
             return "bad" if self.offline else ""
         return _TONES.get(self.standing.state, "bad")
@@ -60,6 +66,8 @@ class Edge:
     @property
     def health(self) -> str:
         """The state in words, with the lag if there is one."""
+        if self.republished:
+            return REPUBLISHED
         if self.standing is None:
             return str(Health.OFFLINE) if self.offline else ""
         lag = self.standing.lag
@@ -103,6 +111,10 @@ def of_inventory(inventory: Inventory, found: Iterable[ReplicaHealth], names: Co
             for stream, clue in place.clues.items()
             if stream not in place.offline
         ]
+    for reader, origin, source in inventory.republications():
+        ends = node_id(origin[0] or "", origin[1]), node_id(reader[0] or "", reader[1])
+        if nodes.keys() >= {*ends}:
+            edges.append(Edge(*ends, rules_of(dict(source), reader[1]), source=source, republished=True))
     return _chosen(nodes, edges, names)
 
 
@@ -190,6 +202,8 @@ def _edge_json(edge: Edge) -> dict[str, Any]:
     if standing is not None:
         known = {"state": str(standing.state), "evidence": standing.evidence or None, "lag": standing.lag}
         known |= {"last_seen": standing.last_seen, "error": standing.link.upstream.error}
+    if edge.republished:
+        known["state"] = REPUBLISHED
     if edge.offline:
         known["state"] = str(Health.OFFLINE)
     return {"origin": edge.origin, "replica": edge.replica, **rules_json(edge.source, edge.reader), **known}

@@ -30,6 +30,7 @@ class Pairs:
 
     def __init__(self, raw: RawClient, dice: random.Random) -> None:
         self.raw, self.dice, self.numbers = raw, dice, count(1)
+        self.written: list[str] = []
 
     def origin(self) -> dict[str, Any]:
         """Create a bucket with random limits."""
@@ -82,15 +83,18 @@ class Pairs:
             largest -= 1
 
     def fill(self, origin: dict[str, Any]) -> None:
-        """Replace the largest value, and write until the origin is full: random or tiny values, then new revisions."""
+        """Replace the largest value, and write random or tiny values until the origin is full."""
         bucket, tiny = origin["name"].removeprefix("KV_"), self.dice.random() < 0.5
         self.put(bucket, "k", 0)
         written = [key for number in range(ENTRIES) if self.put(bucket, key := self._key(number), self._size(tiny))]
         while self.put(bucket, f"z{len(written)}", 0) and len(written) < 2 * ENTRIES:
             written.append("")
-        for _ in range(3):
-            for key in filter(None, written[:20]):
-                self.put(bucket, key, 0)
+        self.written = written[:20]
+
+    def overwrite(self, origin: dict[str, Any]) -> None:
+        """Write new revisions, which are small: an origin with a short history may have room again."""
+        for key in filter(None, self.written * 3):
+            self.put(origin["name"].removeprefix("KV_"), key, 0)
 
     def put(self, bucket: str, key: str, size: int) -> bool:
         answer = self.raw.request(f"$KV.{bucket}.{key}", b"v" * size).json()
@@ -141,12 +145,12 @@ def test_replica_is_refused_or_warned_of_or_holds_all_that_its_full_origin_holds
             certain = flagged[0][0] if plain else []
             by_value = any("value" in text for text in certain)
             refused = [text for text in certain if "value" not in text]
-            for write in (pairs.put_largest, pairs.fill):
+            for write in (pairs.put_largest, pairs.fill, pairs.overwrite):
                 write(chain[0])
                 if sound:
                     for replica in chain[1:]:
                         assert pairs.arrives(chain[0], replica, PATIENCE), told
-                elif by_value if write == pairs.put_largest else refused:
+                elif {pairs.put_largest: by_value, pairs.fill: bool(refused)}.get(write):
                     assert not pairs.arrives(chain[0], one, STUCK), f"refused, but complete: {told}"
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvctl.documents.parser import Document
 from kvctl.errors import BucketNotFound
+from kvctl.kv.settings import Republish
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.model.file import read_topology
 from kvctl.topology.model.notation import rules_json, rules_of, with_rules_text
@@ -19,6 +20,7 @@ from kvctl.topology.survey.graph import Inventory, Link, Place
 from kvctl.topology.views import drawing
 from kvctl.topology.views.drawing import Drawing, Edge, Node, of_inventory, of_topology, svg
 from tests.topology.conftest import source
+from tests.topology.plain import bucket, inventory
 
 CONTRACT: dict[str, Any] = {
     "contexts": {"hub": {"context": "prod-hub"}, "edge": {"url": "nats://127.0.0.1:4223", "domain": "leaf"}},
@@ -324,3 +326,11 @@ class TestPicture:
         root = ElementTree.fromstring(svg(live_graph()))
         lines = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
         assert lines == [line for line in lines_of(live_graph()).splitlines() if line]
+
+
+def test_republishing_into_a_bucket_is_drawn():
+    one, other = bucket("A", republish=Republish("$KV.A.>", "$KV.B.x.>")), bucket("B")
+    drawn = drawing.of_inventory(inventory(one, other), [])
+    (edge,) = drawn.to_json()["edges"]
+    assert (edge["origin"], edge["replica"], edge["state"]) == ("KV_A", "KV_B", "republished")
+    assert any("republished" in text for line in drawing.text(drawn) for text, _ in line)
