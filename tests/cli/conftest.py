@@ -76,6 +76,7 @@ MASKS = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z": "TIME",
     r"127\.0\.0\.1:\d+": "127.0.0.1:PORT",
     r"\(\d\d:\d\d:\d\d\)": "(CLOCK)",
+    r"\bcreated {2,}": "created  ",  # as wide as the ages below it
     r" in \d+\.\d s(?:, [\d,]+ rows/s)?": " in N s",
     # with the spaces that fill the column, and the rule above it: ages differ in length
     r"\b(?:AGE|just now|\d+[smh] ago|\d+ (?:day|year)s? ago)( ?) *": r"AGE\1",

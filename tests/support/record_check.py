@@ -37,7 +37,7 @@ def install() -> None:
         if isinstance(writer, TsvWriter) and not self.options.columns:
             assert any(is_tsv_of(record, writer.keys) for record in running.prints), _undeclared(path, writer.keys)
         entries = any(record in _ENTRIES for record in running.prints)
-        if not (view.single or self.options.columns or entries):
+        if not (view.single or self.options.columns or entries or ANY in running.prints):
             assert view.tsv is None, f"`{path}` is a listing"
             assert any(is_table_of(record, view) for record in running.prints), _undeclared(path, _table(view))
         return _Checked(writer, path, running.prints) if self.output in ("json", "ndjson", "yaml") else writer
