@@ -12,7 +12,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import split_keys
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.process import programs
-from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.errors import ConflictError, KeyNotFound, KvctlError, UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
@@ -71,7 +71,12 @@ async def env(
             f"`{prefix}` cannot start the name of a variable", hint="Use `A-Z a-z 0-9 _`, and do not start with a digit"
         )
     path = programs.find_program(words[0])
-    found = await _values(await parse_target(bucket).reader(session), named, wild)
+    try:
+        found = await _values(await parse_target(bucket).reader(session), named, wild)
+    except KeyNotFound as error:
+        if names and error.confirmed:
+            error.hint = f"{error.hint}. Names after `--only` are separated by commas, as in `--only A,B`"
+        raise
     variables = _variables(found, prefix or "", upper, names)
     await session.close()
     _become(path, words, variables)
