@@ -1,5 +1,6 @@
 """`--watch`: a report or a table that is read again and redrawn in place, until `q` or Ctrl-C."""
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
@@ -28,32 +29,43 @@ def check_interval(watch: bool, interval: timedelta | None) -> timedelta:
 def check_live(session: Session) -> None:
     """Raise UsageError without a terminal to draw on, or with another format."""
     if session.output != "table" or not session.terminal.is_terminal:
-        raise UsageError("`--watch` needs a terminal, and no other output format")
+        raise UsageError("A live screen needs a terminal, and no other output format")
+    if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
+        raise UsageError("A live screen cannot be drawn on this terminal", hint="Set TERM to the type of the terminal")
 
 
 async def show_live(
     session: Session, what: str, read: Callable[[], Awaitable["cards.TextReport | View"]], interval: timedelta
 ) -> None:
     """Draw what `read` returns at each interval; only the first reading must succeed."""
-    drawn, trouble = await read(), ""
+    drawn, trouble, read_at = await read(), "", time.strftime("%H:%M:%S")
     with live_screen.LiveScreen(session.terminal) as screen:
         while True:
             begun = time.monotonic()
-            about = f"{what} · every {duration_text(interval.total_seconds())} · {time.strftime('%H:%M:%S')} · q quits"
-            screen.draw([*_parts(drawn, screen.width), "", cards.text([(about, "dim"), (f"  {trouble}", "yellow")])])
+            about = f"{what} · every {duration_text(interval.total_seconds())} · {read_at} · q quits"
+            body, answer = _parts(drawn, screen.width)
+            warning = [cards.text([(stale_text(trouble, read_at), "yellow")])] if trouble else []
+            screen.draw(body, [*answer, "", *warning, cards.text([(about, "dim")])])
             if await _quits(screen, begun + interval.total_seconds()):
                 return
             try:
-                drawn, trouble = await read(), ""
+                drawn, trouble, read_at = await read(), "", time.strftime("%H:%M:%S")
             except (UnreachableError, RequestTimeout) as error:
                 if (await session.client()).connection.closed:
                     raise
                 trouble = error.message
 
 
-def _parts(drawn: "cards.TextReport | View", width: int) -> Iterable[Any]:
+def stale_text(trouble: str, read_at: str) -> str:
+    """Say why a screen is not read, and how old what it shows is."""
+    return f"▲ {trouble}: this screen shows the state of {read_at}"
+
+
+def _parts(drawn: "cards.TextReport | View", width: int) -> tuple[Iterable[Any], Iterable[Any]]:
+    """Return what to draw of a report, and of its answer."""
     report = drawn if isinstance(drawn, cards.TextReport) else cards.TextReport([cards.Card((), [drawn])])
-    return cards.parts(report, width)
+    answer = cards.parts(cards.TextReport([], report.closing), width)
+    return cards.parts(report._replace(closing=()), width), ["", *answer] if report.cards and report.closing else answer
 
 
 async def _quits(screen: "live_screen.LiveScreen", until: float) -> bool:

@@ -9,7 +9,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
 from kvctl.cli.bucket.views import KIND
-from kvctl.cli.live import Interval, check_interval, check_live
+from kvctl.cli.live import Interval, check_interval, check_live, stale_text
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import NotFoundError, RequestTimeout, UnreachableError, UsageError
 from kvctl.jetstream import api as jetstream_api
@@ -81,7 +81,11 @@ class _Buckets:
         """Read all streams, and the states of the links of those that `shown` names."""
         found = await survey_inventory.survey({"": self._api})
         place = found.places[""]
-        self.rows = [self._row(place, stream) for stream in place.infos if place.node(stream).kind in _KINDS]
+        self.rows = [
+            self._row(place, stream)
+            for stream in (*place.infos, *place.unreachable)
+            if place.node(stream).kind in _KINDS
+        ]
         streams = set(shown())
         links = [link for link in found.links if {link.reader, link.source["name"]} & streams]
         for standing in await health_health.check_health(found.only(links), second_look):
@@ -89,10 +93,14 @@ class _Buckets:
         known = {_identity(link) for link in found.links}
         self.states = {link: standing for link, standing in self.states.items() if link in known}
         for row in self.rows:
-            row["links"] = self._links(found, row["stream"])
+            row["links"] = "✗ offline  " * row["offline"] + self._links(found, row["stream"])
 
     def _row(self, place: "graph.Place", stream: str) -> dict[str, Any]:
-        node, state = place.node(stream), place.infos[stream]["state"]
+        node = place.node(stream)
+        known = {"name": node.name, "stream": stream, "kind": node.kind, "offline": node.offline}
+        if stream not in place.infos:
+            return known | dict.fromkeys(("bytes", "keys", "writes", "trend"))
+        state = place.infos[stream]["state"]
         now, last = time.monotonic(), state["last_seq"]
         begun, before = self._before.get(stream, (now, last))
         self._before[stream] = (now, last)
@@ -100,22 +108,30 @@ class _Buckets:
         if now > begun:
             rates.append(max(last - before, 0) / (now - begun))
             del rates[:-_HISTORY]
-        known = {"name": node.name, "stream": stream, "kind": node.kind, "bytes": state["bytes"]}
         trend = list(rates) if any(rates) else None
-        return {**known, "keys": state.get("num_subjects", 0), "writes": rates[-1] if rates else None, "trend": trend}
+        return {
+            **known,
+            "bytes": state["bytes"],
+            "keys": state.get("num_subjects", 0),
+            "writes": rates[-1] if rates else None,
+            "trend": trend,
+        }
 
     def _links(self, found: "graph.Inventory", stream: str) -> str:
-        """Name a stream's replicas with their states, and its origins: `EU ✓  US ▲ 1,204  from WORLD`."""
-        replicas = [link for link in found.links if link.source["name"] == stream]
-        origins = dict.fromkeys(link.origin_node.name for link in found.links if link.reader == stream)
-        return "  ".join([*map(self._replica, replicas), *([f"from {', '.join(origins)}"] if origins else [])])
+        """Name a stream's replicas and its origins with the states of the links, `✓` last: `US ▲ 1,204  EU ✓`."""
+        replicas = {self._state(link.node.name, link) for link in found.links if link.source["name"] == stream}
+        origins = {self._state(link.origin_node.name, link) for link in found.links if link.reader == stream}
+        replicas_text, origins_text = (
+            sorted(texts, key=lambda text: ("✓" in text, text)) for texts in (replicas, origins)
+        )
+        return "  ".join([*replicas_text, *([f"from {', '.join(origins_text)}"] if origins else [])])
 
-    def _replica(self, link: "graph.Link") -> str:
+    def _state(self, name: str, link: "graph.Link") -> str:
         standing = self.states.get(_identity(link))
         if standing is None:
-            return link.node.name
+            return name
         behind = f" {standing.lag:,}" if standing.lag else ""
-        return f"{link.node.name} {health_sign(str(standing.state))}{behind}"
+        return f"{name} {health_sign(str(standing.state))}{behind}"
 
 
 class _Top:
@@ -139,6 +155,8 @@ class _Top:
         """Reads the page that is open; None for the list."""
         self._text = ""
         self._trouble = ""
+        self._read_at = ""
+        """Time of the last reading that succeeded."""
 
     async def run(self) -> None:
         """Draw and read until `q`. Only the first reading must succeed."""
@@ -146,7 +164,7 @@ class _Top:
             await self._read(screen)
             due = time.monotonic() + self._pause
             while True:
-                screen.draw(self._parts(screen))
+                screen.draw(self._parts(screen), ["", cards.text([(self._prompt(), "dim")])])
                 key = await screen.key(max(due - time.monotonic(), 0.01))
                 if key == "q" and not self._typing:
                     return
@@ -164,7 +182,7 @@ class _Top:
             )
             if self._page is not None:
                 self._text = await self._page()
-            self._trouble = ""
+            self._trouble, self._read_at = "", time.strftime("%H:%M:%S")
         except (UnreachableError, RequestTimeout) as error:
             if first or self._api.connection.closed:
                 raise
@@ -187,16 +205,14 @@ class _Top:
         return marked[begin : begin + room]
 
     def _parts(self, screen: "live_screen.LiveScreen") -> Iterator[Any]:
-        yield cards.text([*self._headline(), (f"   {time.strftime('%H:%M:%S')}", "dim")])
+        yield cards.text([*self._headline(), (f"   {self._read_at}", "dim")])
         if self._trouble:
-            yield cards.text([(self._trouble, "yellow")])
+            yield cards.text([(stale_text(self._trouble, self._read_at), "yellow")])
         yield ""
         if self._page is not None:
             yield cards.painted_text(self._text)
         else:
             yield from cards.parts(listed_report(self._window(screen)), screen.width)
-        yield ""
-        yield cards.text([(self._prompt(), "dim")])
 
     def _headline(self) -> Line:
         states = [str(standing.state) for standing in self._buckets.states.values()]
@@ -210,7 +226,7 @@ class _Top:
             ("kvctl top", "bold"),
             (f" · {where} · {buckets}", ""),
             *found,
-            (f" · {self._rate:.0f} requests/s · by {self._sort}", "dim"),
+            (f" · {counted(round(self._rate), 'request')}/s · by {self._sort}", "dim"),
         ]
 
     def _prompt(self) -> str:
@@ -299,20 +315,21 @@ def _rate_text(rate: float) -> str:
 
 _HISTORY = 8
 """Readings that a sparkline shows."""
-_KINDS = ("bucket", "mirror", "aggregate", "table", "repository")
+_KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "unknown")
+"""Kinds of streams that are listed; `unknown` are those that do not answer, and of which only the name is known."""
 KEYS = "↑↓ choose  enter open  a alternates  t trace a key  s sort  / filter  q quit"
 _SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "name": lambda row: row["name"],
-    "size": lambda row: -row["bytes"],
+    "size": lambda row: -(row["bytes"] or 0),
     "writes": lambda row: -(row["writes"] or 0),
-    "keys": lambda row: -row["keys"],
+    "keys": lambda row: -(row["keys"] or 0),
 }
 _COLUMNS = columns(
     "mark name kind keys bytes writes trend links",
     mark=Column("mark", "", style="cyan", keep=True),
     name=Column("name", "Bucket", style="bold", keep=True),
     kind=KIND,
-    writes=Column("writes", "Writes/s", text=_rate_text, right=True),
+    writes=Column("writes", "Writes/s", text=_rate_text, right=True, yields=3),
     trend=Column("trend", "", text=spark_text, bar=True, yields=4),
-    links=Column("links", flex=True),
+    links=Column("links", flex=True, keep=True),
 )

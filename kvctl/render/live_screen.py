@@ -13,6 +13,8 @@ from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import SegmentLines
+from rich.text import Text
 
 from kvctl.render.terminal import Terminal
 
@@ -53,10 +55,19 @@ class LiveScreen:
         """Return the lines of the terminal."""
         return self._console.height
 
-    def draw(self, parts: Iterable[RenderableType]) -> None:
-        """Draw from the top as much as fits."""
-        self._last = Group(*parts)
-        self._live.update(self._last, refresh=True)
+    def draw(self, parts: Iterable[RenderableType], foot: Iterable[RenderableType] = ()) -> None:
+        """Draw as much as fits: `foot`, which is the answer, before the parts above it, and how much is left out."""
+        body, end = Group(*parts), Group(*foot)
+        self._last = Group(body, end)
+        lines, closing = (self._console.render_lines(part, pad=False) for part in (body, end))
+        left_out = len(lines) + len(closing) - self.height
+        shown: RenderableType = self._last
+        if left_out > 0:
+            tail = closing[-(self.height // 2) :]
+            head = [*lines, *closing][: max(self.height - len(tail) - 1, 0)]
+            more = Text(f"… {left_out + 1} more lines: the terminal is too low", "dim")
+            shown = Group(SegmentLines(head, new_lines=True), more, SegmentLines(tail, new_lines=True))
+        self._live.update(shown, refresh=True)
 
     async def key(self, seconds: float) -> str:
         """Wait for a key: its character, `up`, `down`, `enter`, `escape` or `backspace`; empty if none came in time."""

@@ -10,7 +10,7 @@ from kvctl.cli.bucket.views import KIND
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.cli.records import ALTERNATE, BUCKET
-from kvctl.jetstream.stream_info import Cluster, Source, StreamInfo, sources_of
+from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
 from kvctl.phrases import joined
@@ -299,7 +299,7 @@ def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
             "domain": parsed.domain if states else None,
             "api": parsed.api or None,
             **notation.rules_json(source, found.stream),
-            "state": _state_of_origin(found, standing, origin),
+            "state": str(standing.state) if standing and found.status else None if found.status else "offline",
             "last_seen": upstream.last_seen if upstream else None,
             "lag": standing.lag if standing else None,
             "error": upstream.error if upstream else None,
@@ -307,15 +307,6 @@ def _origins(found: "overview.Overview") -> Iterator[dict[str, Any]]:
             "created": format_time(parse_time(origin["created"])) if origin else None,
             "recreated": _recreated(found.lineage),
         }
-
-
-def _state_of_origin(
-    found: "overview.Overview", standing: "health_health.ReplicaHealth | None", origin: "StreamInfo | None"
-) -> str | None:
-    """Return the state of the link to an origin; of an offline replica, whether the origin itself answers."""
-    if found.status is None:
-        return "ok" if origin else "offline"
-    return str(standing.state) if standing else None
 
 
 def _recreated(lineage: "inspection.Lineage | None") -> bool | None:

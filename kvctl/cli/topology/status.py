@@ -10,7 +10,7 @@ from kvctl import atomic_file
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, KeyName, argument, bucket_names, one_of, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.live import Interval, Watch, check_interval, show_live
+from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.cli.records import STATUS, TRACE, TRACE_TREE
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.cli.topology.graph import painted
@@ -96,6 +96,7 @@ async def status(
         return
     reading = _Reading(apis, wanted, min(every.total_seconds() / 2, 1))
     if watch and session.output == "table" and session.terminal.is_terminal:
+        check_live(session)
         await show_live(session, "topology status", reading.report, every)
     elif watch:
         session.output = session.options.output or "tsv"

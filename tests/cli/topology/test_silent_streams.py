@@ -6,6 +6,7 @@ knows no more of a killed server than that it does not answer.
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ import kvctl
 from kvctl.errors import RefusedError
 from kvctl.labs import Lab, run_lab
 from tests.cli.conftest import Result, run_process
+from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -325,6 +327,18 @@ def test_show_of_a_silent_replica_has_what_others_know(away, command):
     assert {row.get(name) for name in ("values", "bytes", "messages", "last_revision", "last_sequence")} == {None}
     assert [peer["name"] for peer in row["cluster"]["replicas"]] == [away.home]
     assert "offline" in away(*command.split()).err
+
+
+def test_show_of_a_silent_mirror_has_no_link_that_is_ok(away):
+    assert [origin["state"] for origin in away.rows("mirror", "show", "MO")["origins"]] == ["offline"]
+
+
+def test_top_lists_silent_streams_and_says_that_they_are_offline(away):
+    with Dialogue("top", "-s", away.urls, COLUMNS="100", LINES="30") as dialogue:
+        shown = dialogue.hear("quit")
+    for name in ("AO", "MO"):
+        assert re.search(rf"{name} +(mirror|aggregate) +✗ offline  from O ✗", shown)
+    assert re.search(r" O +bucket .*AO ✗  MO ✗", shown)
 
 
 def test_show_of_an_origin_names_its_offline_replicas(away):
