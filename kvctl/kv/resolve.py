@@ -185,7 +185,8 @@ async def other_owner(api: Api, bucket: str, names: Iterable[str]) -> RefusedErr
     other = stream_kind.namesake(names, bucket)
     info = await streams.find(api, other) if other else None
     if info is not None and (owner := stream_kind.owner(info["config"])):
-        return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=stream_kind.remedy(info["config"]))
+        keys = f", or a branch for its keys, as in `{bucket}@main`" if owner == "repository" else ""
+        return RefusedError(f"`{bucket}` is a {owner}, not a bucket", hint=stream_kind.remedy(info["config"]) + keys)
     return None
 
 

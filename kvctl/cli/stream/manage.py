@@ -412,7 +412,7 @@ def _origin(origin: SourceState) -> dict[str, Any]:
 
 
 _UNKNOWN = {"kind": "unknown", "subjects": [], "state": "offline"}
-_STATE = Column("state", style="red")
+_STATE = Column("state", style="red", keep=True)
 _DETAILS = columns(
     "name kind state description subjects messages bytes first_sequence last_sequence last_time subject_count "
     "consumers retention storage replicas cluster created",

@@ -329,6 +329,11 @@ def test_show_of_a_silent_replica_has_what_others_know(away, command):
     assert "offline" in away(*command.split()).err
 
 
+def test_a_narrow_list_of_streams_keeps_the_state_of_silent_ones(away):
+    shown = run_process("stream", "ls", "-s", away.urls, tty=True, env={"COLUMNS": "60"}).out
+    assert re.search(r"MO +mirror .*offline", shown)
+
+
 def test_show_of_a_silent_mirror_has_no_link_that_is_ok(away):
     assert [origin["state"] for origin in away.rows("mirror", "show", "MO")["origins"]] == ["offline"]
 

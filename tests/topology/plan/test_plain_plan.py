@@ -9,6 +9,7 @@ from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.model.origins import External
+from kvctl.topology.plan import description
 from kvctl.topology.plan.change import ABSENT, Action, ResourceChange, TopologyPlan, fingerprint
 from kvctl.topology.plan.plan_hazards import PlanHazards
 from kvctl.topology.survey.graph import Inventory
@@ -58,6 +59,8 @@ def test_replica_follows_changes_of_its_origin():
     assert changes(text, HERE) == dict.fromkeys("BMA", "change")
     follows = {name: one(text, HERE, name).follows for name in "BMA"}
     assert follows == {"B": False, "M": True, "A": True}
+    assert description.remarks(one(text, HERE, "M")) == ["changed before its origin `B`"]
+    assert description.remarks(one(text, HERE, "A")) == ["changed before its origins `B`, `C`"]
     changed = one(text, HERE, "A")
     assert (changed.reads, changed.origins) == ((("", "KV_B"), ("", "KV_C")), (("", "KV_B"), ("", "KV_C")))
     assert [str(difference) for difference in changed.differences] == ["history: 1 -> 3"]
