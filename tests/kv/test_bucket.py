@@ -70,7 +70,7 @@ class TestGet:
             revision = await remove(key)
             with pytest.raises(KeyNotFound) as caught:
                 await bucket.get(key)
-            assert f"was {word} at 20" in str(caught.value.hint)
+            assert f"was {word} just now (" in str(caught.value.hint)
             assert f"revision {revision}" in str(caught.value.hint)
 
     async def test_a_missing_bucket_is_not_found_and_a_near_one_named(self, client, unique):
@@ -345,7 +345,7 @@ class TestTtl:
         await gone(expiring, "k")
         with pytest.raises(KeyNotFound) as caught:
             await expiring.get("k")
-        assert "It expired at 20" in str(caught.value.hint)
+        assert str(caught.value.hint).startswith("It expired just now (")
 
     @pytest.mark.parametrize("ttl", [timedelta(), timedelta(milliseconds=999), -SECOND])
     async def test_less_than_a_second_is_refused(self, expiring, ttl):

@@ -171,7 +171,7 @@ async def fill(report: Report, filling: ReplicaFilling, advance: Advance = lambd
 def moves(changes: Iterable[ResourceChange]) -> bool:
     """Return whether servers move a stream for one of the changes: it has no leader for some seconds then."""
     placed = ("placement", "num_replicas")
-    pairs = [(change.before, change.config) for change in changes if change.before]
+    pairs = [(change.before, change.after) for change in changes if change.before and change.after]
     return any(before.get(field) != after.get(field) for before, after in pairs for field in placed)
 
 
