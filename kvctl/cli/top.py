@@ -192,7 +192,8 @@ class _Top:
 
     def _visible(self) -> list[dict[str, Any]]:
         """Return the rows that the filter lets through, in order."""
-        rows = [row for row in self._buckets.rows if self._filter.lower() in row["name"].lower()]
+        wanted = self._typed if self._typing == "filter" else self._filter
+        rows = [row for row in self._buckets.rows if wanted.lower() in row["name"].lower()]
         return sorted(rows, key=_SORTS[self._sort])
 
     def _window(self, screen: "live_screen.LiveScreen") -> list[dict[str, Any]]:

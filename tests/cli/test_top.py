@@ -57,6 +57,14 @@ def test_keys_open_a_card_alternates_and_a_trace_and_q_ends(top):
     assert top.modes() != before  # as it was before the screen
 
 
+def test_a_filter_applies_while_it_is_typed(top):
+    top.press(b"/-no")
+    shown = top.hear(f"filter: {top.bucket}-no").rsplit("kvctl top", 1)[1]
+    assert "▸" not in shown
+    top.press(b"\x1b")
+    assert top.bucket in top.hear("▸") + top.hear("/ filter")
+
+
 def test_a_key_that_is_not_one_is_reported_and_the_screen_stays(top):
     top.press(b"t..\r")
     assert "is not" in top.hear("escape back")
