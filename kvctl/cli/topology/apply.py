@@ -284,7 +284,9 @@ async def destroy(
         preview(session, found, forced)
         return
     if found.changes:
-        question = f"Delete {counted(len(found.changes), 'resource')}?"
+        lost = sum(change.drops[0] for change in found.changes if change.drops and not change.is_copy)
+        data = f" with {counted(lost, 'entry')} permanently" if lost else ""
+        question = f"Delete {counted(len(found.changes), 'resource')}{data}?"
         await confirm_plan(session, found, apis, forced=forced, yes=yes, confirmed=confirm or (), question=question)
         if session.interactive and not yes:
             saved.require_as_shown(found, await planner.destruction(topology, apis))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from kvctl.jetstream.direct_get import StoredMessage
@@ -213,5 +214,5 @@ def _trouble(upstream: Upstream) -> str | None:
     if upstream.last_seen is None:
         return "it was never connected"
     if upstream.last_seen > SILENCE:
-        return f"no message from the origin for {round(upstream.last_seen)} s"
+        return f"no message from the origin for {format_duration(timedelta(seconds=round(upstream.last_seen)))}"
     return None

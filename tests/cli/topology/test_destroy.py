@@ -57,9 +57,12 @@ def test_destroy_deletes_readers_before_their_origin_and_leaves_others(file, raw
     assert (again.exit_code, again.out) == (0, "Nothing to delete\n")
 
 
-def test_destroy_asks_first_and_previews(file):
+def test_destroy_asks_first_and_previews(file, raw):
     refused = file("destroy")
     assert (refused.exit_code, "--yes" in refused.err) == (2, True)
+    assert "Delete 3 resources?" in refused.err
+    raw.put(file.bucket, "k", b"v")
+    assert "Delete 3 resources with 1 entry permanently?" in file("destroy").err  # that of the copies is not lost
     preview = file("destroy", "--dry-run")
     assert (preview.exit_code, sum(line.startswith("- ") for line in preview.out.splitlines())) == (0, 3)
     shown = file("destroy", "--dry-run", tty=True)

@@ -55,9 +55,9 @@ ERROR = {"arrived": 4, "upstream": CONNECTED._replace(error="stream not found (1
             "it was never connected",
         ),
         (
-            passage(NOTHING, arrived=0, upstream=CONNECTED._replace(last_seen=42.2)),
+            passage(NOTHING, arrived=0, upstream=CONNECTED._replace(last_seen=822.6)),
             TraceState.LINK_DOWN,
-            "no message from the origin for 42 s",
+            "no message from the origin for 13m43s",
         ),
         (passage(held(9)), TraceState.OVERWRITTEN, "by a client of the aggregate"),
         (passage(held(9, source=EntrySource("KV_P", 1, "$KV.P.k"))), TraceState.OVERWRITTEN, "by `P`"),
