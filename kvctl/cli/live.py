@@ -1,19 +1,24 @@
 """`--watch`: a report or a table that is read again and redrawn in place, until `q` or Ctrl-C."""
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.options import duration, flag
 from kvctl.cli.app.session import Session
 from kvctl.errors import RequestTimeout, UnreachableError, UsageError
+from kvctl.jetstream import api as jetstream_api
 from kvctl.render import cards, live_screen
 from kvctl.render.view import View, duration_text
 
+Result = TypeVar("Result")
 INTERVAL = timedelta(seconds=2)
 _SHORTEST_INTERVAL = timedelta(milliseconds=100)
+_CONNECTION_CHECK_S = 0.2
+"""Seconds between two checks of the connection."""
 
 Watch = Annotated[bool, flag("--watch -w", "Keep running until `q` or Ctrl-C")]
 Interval = Annotated[timedelta | None, duration("--interval", "Time between updates [default: 2s]")]
@@ -34,10 +39,23 @@ def check_live(session: Session) -> None:
         raise UsageError("A live screen cannot be drawn on this terminal", hint="Set TERM to the type of the terminal")
 
 
+async def while_online(work: Awaitable[Result], apis: Iterable["jetstream_api.Api"]) -> Result:
+    """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
+            for api in apis:
+                await api.connection.wait_online(_CONNECTION_CHECK_S)
+        return task.result()
+    finally:
+        task.cancel()
+
+
 async def show_live(
     session: Session, what: str, read: Callable[[], Awaitable["cards.TextReport | View"]], interval: timedelta
 ) -> None:
     """Draw what `read` returns at each interval; only the first reading must succeed."""
+    api = (await session.client()).api
     drawn, trouble, read_at = await read(), "", time.strftime("%H:%M:%S")
     with live_screen.LiveScreen(session.terminal) as screen:
         while True:
@@ -49,9 +67,10 @@ async def show_live(
             if await _quits(screen, begun + interval.total_seconds()):
                 return
             try:
-                drawn, trouble, read_at = await read(), "", time.strftime("%H:%M:%S")
+                drawn = await while_online(read(), [api])
+                trouble, read_at = "", time.strftime("%H:%M:%S")
             except (UnreachableError, RequestTimeout) as error:
-                if (await session.client()).connection.closed:
+                if api.connection.closed:
                     raise
                 trouble = error.message
 

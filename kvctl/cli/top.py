@@ -9,7 +9,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import details
 from kvctl.cli.bucket.views import KIND
-from kvctl.cli.live import Interval, check_interval, check_live, stale_text
+from kvctl.cli.live import Interval, check_interval, check_live, stale_text, while_online
 from kvctl.cli.topology.graph import painted
 from kvctl.errors import NotFoundError, RequestTimeout, UnreachableError, UsageError
 from kvctl.jetstream import api as jetstream_api
@@ -177,11 +177,7 @@ class _Top:
     async def _read(self, screen: "live_screen.LiveScreen") -> None:
         first, self._counter.number, begun = not self._buckets.rows, 0, time.monotonic()
         try:
-            await self._buckets.read(
-                lambda: [row["stream"] for row in self._window(screen)], min(self._interval / 2, 1)
-            )
-            if self._page is not None:
-                self._text = await self._page()
+            await while_online(self._renewed(screen), [self._api])
             self._trouble, self._read_at = "", time.strftime("%H:%M:%S")
         except (UnreachableError, RequestTimeout) as error:
             if first or self._api.connection.closed:
@@ -189,6 +185,12 @@ class _Top:
             self._trouble = error.message
         self._pause = max(self._interval, self._counter.number / REQUESTS_PER_SECOND)
         self._rate = self._counter.number / max(self._pause, time.monotonic() - begun)
+
+    async def _renewed(self, screen: "live_screen.LiveScreen") -> None:
+        """Read the rows, and the page that is open."""
+        await self._buckets.read(lambda: [row["stream"] for row in self._window(screen)], min(self._interval / 2, 1))
+        if self._page is not None:
+            self._text = await self._page()
 
     def _visible(self) -> list[dict[str, Any]]:
         """Return the rows that the filter lets through, in order."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from kvctl import atomic_file
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, KeyName, argument, bucket_names, one_of, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
+from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live, while_online
 from kvctl.cli.records import STATUS, TRACE, TRACE_TREE
 from kvctl.cli.topology.file import OptionalFile, open_places, read_file
 from kvctl.cli.topology.graph import painted
@@ -29,8 +29,6 @@ from kvctl.topology.survey import inventory as survey_inventory
 from kvctl.topology.views import drawing, live_trace
 from kvctl.topology.views import trace as views_trace
 
-_CONNECTION_CHECK_S = 0.2
-"""Seconds between two checks of the connection."""
 _HISTORY = 30
 """Readings that a sparkline shows."""
 
@@ -150,7 +148,7 @@ class _Reading:
 
     async def rows(self) -> "list[health_status.Row]":
         """Return the rows now. From the second time on, a named replica may have disappeared."""
-        rows = await self._while_online(self._rows())
+        rows = await while_online(self._rows(), self.apis.values())
         self._wanted = self._wanted._replace(must_exist=False)
         return rows
 
@@ -176,17 +174,6 @@ class _Reading:
     async def _rows(self) -> "list[health_status.Row]":
         self._inventory = await survey_inventory.survey(self.apis)
         return await health_status.status_of(self._inventory, self._wanted, self._second_look)
-
-    async def _while_online(self, work: Coroutine[Any, Any, list["health_status.Row"]]) -> list["health_status.Row"]:
-        """Return the work's result. Raises NoServer as soon as a connection is lost, even if the work would retry."""
-        task = asyncio.ensure_future(work)
-        try:
-            while not (await asyncio.wait([task], timeout=_CONNECTION_CHECK_S))[0]:
-                for api in self.apis.values():
-                    await api.connection.wait_online(_CONNECTION_CHECK_S)
-            return task.result()
-        finally:
-            task.cancel()
 
 
 async def _changes(
