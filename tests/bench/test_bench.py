@@ -76,7 +76,7 @@ def test_list_names_every_case_and_the_total():
 
 
 def test_processor_time_of_unreaped_descendants_counts():
-    child = "import time\nwhile time.process_time() < 0.6: pass\nprint(flush=True)\ninput()"
+    child = "import time\nwhile time.process_time() < 0.7: pass\nprint(flush=True)\ninput()"
     parent = (
         "import subprocess, sys, time\n"
         f"with subprocess.Popen([sys.executable, '-c', {child!r}], stdin=-1, stdout=-1) as started:\n"
