@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvctl.render.escapes import escape
-from kvctl.render.layout import GAP, Layout, cell_style, lay_out, shortened, texts
+from kvctl.render.layout import GAP, Layout, lay_out, shortened, styled, texts
 from kvctl.render.view import Column, Line, Row, View, arranged
 
 INDENT = 2
@@ -73,9 +73,17 @@ def parts(report: TextReport, width: int | None) -> Iterator[RenderableType]:
 def printed(drawn: Iterable[RenderableType], *, width: int | None, color: bool) -> str:
     """Print what rich draws into a text, without spaces at the ends of lines."""
     out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width or _UNBOUNDED,
+    printer = console(color=color, file=out, width=width or _UNBOUNDED)
+    for part in drawn:
+        printer.print(part)
+    return "".join(f"{line.rstrip(' ')}\n" for line in out.getvalue().split("\n")[:-1])
+
+
+def console(*, color: bool, file: IO[str] | None = None, width: int | None = None) -> Console:
+    """Return a console that prints texts as they are: on a terminal's stdout, or into a file of a width."""
+    return Console(
+        file=file,
+        width=width,
         force_terminal=True,
         legacy_windows=False,
         no_color=False,
@@ -84,9 +92,6 @@ def printed(drawn: Iterable[RenderableType], *, width: int | None, color: bool) 
         emoji=False,
         highlight=False,
     )
-    for part in drawn:
-        console.print(part)
-    return "".join(f"{line.rstrip(' ')}\n" for line in out.getvalue().split("\n")[:-1])
 
 
 def table(layout: Layout, lines: Iterable[Line], *, headings: bool = True) -> Table:
@@ -112,15 +117,6 @@ def table(layout: Layout, lines: Iterable[Line], *, headings: bool = True) -> Ta
         cells = zip(layout.columns, line, layout.widths, strict=True)
         drawn.add_row(*(Text(shortened(column, shown, width), style) for column, (shown, style), width in cells))
     return drawn
-
-
-def cells(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[list[tuple[str, str]]]:
-    """Return the text and style of each cell."""
-    styled = []
-    for row, shown in zip(rows, texts(columns, rows, width), strict=True):
-        styles = [cell_style(column, row.get(column.key)) for column in columns]
-        styled.append(list(zip(shown, styles, strict=True)))
-    return styled
 
 
 def text(line: Line) -> Text:
@@ -159,7 +155,8 @@ def _below(
     layout = layouts[columns]
     headings = columns not in begun
     begun.add(columns)
-    drawn = table(layout, cells(layout.columns, list(part.rows), width), headings=headings)
+    rows = list(part.rows)
+    drawn = table(layout, styled(layout.columns, rows, texts(layout.columns, rows, width)), headings=headings)
     return Padding(drawn, (0, 0, 0, INDENT), expand=False)
 
 

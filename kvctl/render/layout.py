@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.render.escapes import escape
-from kvctl.render.view import Column, Row
+from kvctl.render.view import Column, Line, Row
 from kvctl.render.widths import cell_width, cut, cut_middle
 
 GAP = "  "
@@ -106,6 +106,15 @@ def cell(column: Column, value: Any, longest: int | None = None) -> str:
 def cell_style(column: Column, value: Any) -> str:
     """Return the style of a value."""
     return column.style(value) if callable(column.style) else column.style
+
+
+def styled(columns: Sequence[Column], rows: Sequence[Row], shown: Sequence[Sequence[str]]) -> list[Line]:
+    """Return the cells of rows, whose texts are `shown`, with their styles."""
+    lines: list[Line] = []
+    for row, line in zip(rows, shown, strict=True):
+        styles = [cell_style(column, row.get(column.key)) for column in columns]
+        lines.append(list(zip(line, styles, strict=True)))
+    return lines
 
 
 def shortened(column: Column, text: str, width: int) -> str:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.segment import SegmentLines
 from rich.text import Text
 
+from kvctl.render import cards
 from kvctl.render.terminal import Terminal
 
 _TYPED = re.compile("\x1b[\\[O].|.", re.DOTALL)
@@ -31,15 +32,7 @@ class LiveScreen:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._console = Console(
-            force_terminal=True,
-            legacy_windows=False,
-            no_color=False,
-            color_system="standard" if terminal.colored else None,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
+        self._console = cards.console(color=terminal.colored)
         self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="ellipsis")
         self._last: Group | None = None
         self._keys: asyncio.Queue[str] = asyncio.Queue()

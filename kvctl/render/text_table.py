@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 
 from kvctl.render import cards
 from kvctl.render.escapes import escape, utf8
-from kvctl.render.layout import GAP, NAME_WIDTH, Layout, cell, cell_style, lay_out, shortened, table_width, texts
+from kvctl.render.layout import (
+    GAP,
+    NAME_WIDTH,
+    Layout,
+    cell,
+    cell_style,
+    lay_out,
+    shortened,
+    styled,
+    table_width,
+    texts,
+)
 from kvctl.render.terminal import paint
 from kvctl.render.view import Column, Line, Row, View, arranged
 from kvctl.render.widths import cell_width
@@ -49,8 +60,7 @@ class TableWriter:
         self._layout = layout
         shown = texts(layout.columns, batch, self.width)
         self._grow(layout, shown)
-        styles = [[cell_style(column, row.get(column.key)) for column in layout.columns] for row in batch]
-        lines: list[Line] = [list(zip(*one, strict=True)) for one in zip(shown, styles, strict=True)]
+        lines = styled(layout.columns, batch, shown)
         if not self.complete or self.view.light or len(batch) > DRAWN_ROWS:
             head = [] if begun else [*self._heading(layout)]
             drawn = head + [self._line(layout, line) for line in lines]
