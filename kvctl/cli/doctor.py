@@ -69,22 +69,26 @@ async def doctor(
         return 0
     with session.progress("Running checks"):
         found = await examination.examine(api)
-    errors, warnings, notes = (sum(finding.severity == severity for finding in found) for severity in _STYLES)
+    if format is None and session.output == "table" and not session.options.columns:
+        session.report(_report(found))
+    else:
+        _show(session, found, format)
+        session.note(_summary(found))
+    errors, warnings, _ = _counts(found)
+    return 1 if errors or (strict and warnings) else 0
+
+
+def _show(session: Session, found: "Sequence[content.Finding]", format: str | None) -> None:
+    """Print the findings as Markdown, or as rows."""
     if format is not None:
         session.write(_markdown(found).encode())
-    elif session.output == "table" and not session.options.columns:
-        session.report(_report(found))
-        return 1 if errors or (strict and warnings) else 0
     else:
         rows = [row_of(FINDING, item, severity=str(item.severity), remedy=item.remedy or None) for item in found]
         session.show(View(columns=_COLUMNS, rows=rows, name="check"))
-    session.note(_summary(errors, warnings, notes))
-    return 1 if errors or (strict and warnings) else 0
 
 
 def _markdown(found: "Sequence[content.Finding]") -> str:
     """Return the findings as a report in Markdown."""
-    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
     rows = [
         (
             str(finding.severity),
@@ -96,7 +100,7 @@ def _markdown(found: "Sequence[content.Finding]") -> str:
         for finding in found
     ]
     return markdown.document(
-        markdown.heading(_summary(*counts)),
+        markdown.heading(_summary(found)),
         markdown.table(("Severity", "Subject", "Check", "Evidence", "Remedy"), rows) if rows else "",
     )
 
@@ -109,12 +113,17 @@ def _report(found: "Sequence[content.Finding]") -> "cards.TextReport":
         severity = str(finding.severity)
         findings.append(cards.Sentence(f"{text} ({finding.check})", _SIGNS[severity], _STYLES[severity]))
         findings += [cards.Sentence(f"  {line}") for line in finding.remedy.split("\n") if line]
-    counts = [sum(finding.severity == severity for finding in found) for severity in _STYLES]
-    return cards.TextReport([cards.Card(sentences=findings)] if findings else [], [cards.Sentence(_summary(*counts))])
+    return cards.TextReport([cards.Card(sentences=findings)] if findings else [], [cards.Sentence(_summary(found))])
 
 
-def _summary(errors: int, warnings: int, notes: int) -> str:
+def _counts(found: "Sequence[content.Finding]") -> list[int]:
+    """Return the number of errors, warnings and notes."""
+    return [sum(finding.severity == severity for finding in found) for severity in _STYLES]
+
+
+def _summary(found: "Sequence[content.Finding]") -> str:
     """Count findings in words: `No errors, 1 warning, 2 notes`."""
+    errors, warnings, notes = _counts(found)
     parts = [counted(errors, "error") if errors else "No errors"]
     parts += [counted(number, what) for number, what in ((warnings, "warning"), (notes, "note")) if number]
     return ", ".join(parts)

@@ -92,8 +92,14 @@ class _Buckets:
             self.states[_identity(standing.link)] = standing
         known = {_identity(link) for link in found.links}
         self.states = {link: standing for link, standing in self.states.items() if link in known}
+        to: dict[str, list[graph.Link]] = {}
+        out: dict[str, list[graph.Link]] = {}
+        for link in found.links:
+            to.setdefault(link.reader, []).append(link)
+            out.setdefault(link.source["name"], []).append(link)
         for row in self.rows:
-            row["links"] = "✗ offline  " * row["offline"] + self._links(found, row["stream"])
+            stream = row["stream"]
+            row["links"] = "✗ offline  " * row["offline"] + self._links(out.get(stream, ()), to.get(stream, ()))
 
     def _row(self, place: "graph.Place", stream: str) -> dict[str, Any]:
         node = place.node(stream)
@@ -117,10 +123,10 @@ class _Buckets:
             "trend": trend,
         }
 
-    def _links(self, found: "graph.Inventory", stream: str) -> str:
-        """Name a stream's replicas and its origins with the states of the links, `✓` last: `US ▲ 1,204  EU ✓`."""
-        replicas = {self._state(link.node.name, link) for link in found.links if link.source["name"] == stream}
-        origins = {self._state(link.origin_node.name, link) for link in found.links if link.reader == stream}
+    def _links(self, out: "Sequence[graph.Link]", to: "Sequence[graph.Link]") -> str:
+        """Name replicas and origins with the states of the links out and to, `✓` last: `US ▲ 1,204  EU ✓`."""
+        replicas = {self._state(link.node.name, link) for link in out}
+        origins = {self._state(link.origin_node.name, link) for link in to}
         replicas_text, origins_text = (
             sorted(texts, key=lambda text: ("✓" in text, text)) for texts in (replicas, origins)
         )
@@ -204,8 +210,8 @@ class _Top:
         self._chosen = min(self._chosen, max(len(rows) - 1, 0))
         room = max(screen.height - 8, 3)
         begin = max(min(self._chosen - room // 2, len(rows) - room), 0)
-        marked = [{**row, "mark": "▸" if number == self._chosen else None} for number, row in enumerate(rows)]
-        return marked[begin : begin + room]
+        shown = enumerate(rows[begin : begin + room], begin)
+        return [{**row, "mark": "▸" if number == self._chosen else None} for number, row in shown]
 
     def _parts(self, screen: "live_screen.LiveScreen") -> Iterator[Any]:
         yield cards.text([*self._headline(), (f"   {self._read_at}", "dim")])

@@ -247,21 +247,19 @@ def _count(rows: "Sequence[health_status.Row]", origins: int) -> str:
 def _sentences(rows: "Sequence[health_status.Row]") -> "Iterator[cards.Sentence]":
     """Yield a sentence for each link that is not ok, and the command that acts on it."""
     troubled = [row for row in rows if row["state"] != "ok"]
+    alike: dict[tuple[Any, ...], list[health_status.Row]] = {}
     for row in troubled:
-        origins = [other["origin"] for other in troubled if _trouble(other) == _trouble(row)]
-        if row["origin"] == origins[0]:  # once for all links of a replica that are in the same trouble
-            of = f" (from {joined(origins)})" if row["kind"] == "aggregate" and row["origin"] else ""
-            text = f"{row['replica']}{of}: {row['evidence'] or row['state']}"
-            yield cards.Sentence(text, health_sign(row["state"]), health_style(row["state"]))
+        alike.setdefault(tuple(row[name] for name in ("context", "stream", "state", "evidence")), []).append(row)
+    for row, *others in alike.values():  # once for all links of a replica that are in the same trouble
+        origins = dict.fromkeys(link["origin"] for link in (row, *others))
+        of = f" (from {joined(origins)})" if row["kind"] == "aggregate" and row["origin"] else ""
+        text = f"{row['replica']}{of}: {row['evidence'] or row['state']}"
+        yield cards.Sentence(text, health_sign(row["state"]), health_style(row["state"]))
     refill = [row["replica"] for row in troubled if row["state"] in _REFILLED]
     if refill:
         yield cards.Sentence(f"Refill: kvctl topology audit {' '.join(dict.fromkeys(refill))} --repair")
     if any(row["state"] not in _REFILLED | _PASSING for row in troubled):
         yield cards.Sentence("Details and remedies: kvctl doctor")
-
-
-def _trouble(row: "health_status.Row") -> tuple[Any, ...]:
-    return row["context"], row["stream"], row["state"], row["evidence"]
 
 
 def _identity(row: "health_status.Row") -> tuple[Any, ...]:
