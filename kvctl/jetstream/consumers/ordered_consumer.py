@@ -85,6 +85,8 @@ class OrderedConsumer:
         """State of the stream when the consumer was created."""
         self._last = max(selection.start - 1, 0)
         self._end = InitialEnd(0)
+        self._beyond = 0
+        """Number of messages after the selection's last sequence; they are not requested."""
         self._current = selection.deliver == "new"
         self._announced = False
         """True once the end of the initial data was reported."""
@@ -102,6 +104,15 @@ class OrderedConsumer:
         """Server that led the stream when last asked, None outside clusters."""
         self._stack = AsyncExitStack()
         self._consumer = ServerConsumer(api, stream)
+
+    @property
+    def _room(self) -> int:
+        """Maximum number of messages left to request: those of a bounded selection."""
+        bound = self._selection.last
+        if not bound or self._consumer.due is None:
+            return SOMEWHERE
+        left = self._consumer.due - self._beyond - (self._consumer.next - 1)
+        return max(min(left, bound - self._last), 0)
 
     @property
     def _listed(self) -> bool:
@@ -165,17 +176,20 @@ class OrderedConsumer:
         return True
 
     def _wanted(self, messages: list[RawFrame]) -> list[RawFrame]:
-        """Drop messages below the start: servers begin at the end of the stream if that comes first."""
-        start = self._selection.start
-        if not start or delivery(messages[0][1])[0] >= start:
+        """Drop messages out of range: servers begin at the end of the stream if that comes before the start."""
+        start, last = self._selection.start, self._selection.last or SOMEWHERE
+        if delivery(messages[0][1])[0] >= start and delivery(messages[-1][1])[0] <= last:
             return messages
-        return [frame for frame in messages if delivery(frame[1])[0] >= start]
+        return [frame for frame in messages if start <= delivery(frame[1])[0] <= last]
 
     async def _receive(self) -> list[RawFrame]:
         """Keep two batches requested, and return what has arrived."""
         with suppress(NoServer):
-            while (asked := self._consumer.puller.messages) < self._size.ahead:
-                pull = self._size.pull(follow=self._follow, stepping=self._gaps.stepping, requested=asked)
+            room = self._room
+            while (asked := self._consumer.puller.messages) < min(self._size.ahead, room):
+                pull = self._size.pull(
+                    follow=self._follow, stepping=self._gaps.stepping, requested=asked, most=room - asked
+                )
                 self._consumer.puller.ask(pull)
         frames = await self._consumer.puller.receive(server_consumer.HEARTBEAT_S if self._current else IDLE_S)
         if not frames:
@@ -252,6 +266,8 @@ class OrderedConsumer:
 
     async def _open(self) -> None:
         """Create the consumer, then read the stream's extent: in this order, so that nothing is missed in between."""
+        if self._selection.last:
+            await self._count_beyond()
         made = await self._create_consumer()
         self.info = await self._look()
         if self.misplaced:
@@ -264,6 +280,14 @@ class OrderedConsumer:
             self._instance.begin(self.info)
         self._fit_list()
 
+    async def _count_beyond(self) -> None:
+        """Count what comes after a bounded selection; before its consumer is created, so rather too little."""
+        last = self._selection.last
+        counting = ServerConsumer(self._api, self.stream)
+        await counting.create(self._selection._replace(deliver="by_start_sequence"), last, resumed=True)
+        await counting.delete()
+        self._beyond = counting.due or 0
+
     async def _look(self) -> StreamInfo | None:
         """Read the stream's extent; return its info, None without permission."""
         try:
@@ -272,12 +296,12 @@ class OrderedConsumer:
             except RequestTimeout:  # a leader that just failed took the request with it
                 info = await streams.info(self._api, self.stream)
         except (PermissionDenied, JetStreamDisabled):
-            self._end = InitialEnd(await self._last_matching())
+            self._end = InitialEnd(self._selection.last or await self._last_matching())
             return None
         self._note(info)
         last = int(info["state"]["last_seq"])
         self._instance.reached(last)
-        self._end = InitialEnd(last)
+        self._end = InitialEnd(min(last, self._selection.last or last))
         return info
 
     def _note(self, info: StreamInfo) -> None:
@@ -380,6 +404,7 @@ class OrderedConsumer:
         if self._listed and not self._gaps.stepping and (idle or end is not None):
             self._gaps.stepping = True
             self._consumer.puller.forget()
+        idle = idle or not self._room
         if not idle and (end is None or self._end.bounded):
             return False
         try:
@@ -412,7 +437,7 @@ class OrderedConsumer:
         Raises ServerError when it keeps counting more than it delivers.
         """
         came = self._consumer.next - 1
-        if self._last >= self._end.last:
+        if self._last >= self._end.last or self._selection.last:
             return True  # in order, so all initial data; a new consumer counts later messages, too
         if self._consumer.due is None or came >= self._consumer.due or self._state is None:
             return True
@@ -438,10 +463,22 @@ class OrderedConsumer:
     async def _last_matching(self) -> int:
         """Return the last sequence on the subjects being read, 0 for none."""
         try:
+            if self._selection.last:
+                return await self._next_in_range()
             return await server_consumer.last_matching(self._api, self.stream, self._selection.subjects)
         except PermissionDenied:
+            self._beyond = 0
             # Without permission to read messages, only the consumer's count is known, which is not a sequence.
             return SOMEWHERE if await self._consumer.has_more() else self._last
+
+    async def _next_in_range(self) -> int:
+        """Return the next sequence of a bounded selection, or, without one, the last that was read."""
+        selection = self._selection
+        following = await server_consumer.next_matching(self._api, self.stream, selection.subjects, self._last + 1)
+        if following is None or following > selection.last:
+            return self._last
+        self._beyond = 0  # too few were counted
+        return following
 
 
 async def read(api: Api, stream: str, selection: Selection) -> AsyncIterator[list[RawFrame]]:

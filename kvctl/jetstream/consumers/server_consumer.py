@@ -39,6 +39,8 @@ class Selection(NamedTuple):
     """`last_per_subject`, `all`, `new` or `by_start_sequence`."""
     start: int = 0
     headers_only: bool = False
+    last: int = 0
+    """Sequence after which nothing is wanted; 0 for none. Not for `last_per_subject` and `new`."""
 
 
 class ServerConsumer:
@@ -182,8 +184,8 @@ class PullSize:
             return self._batch + 1
         return max(self._batch + 1, min(self.pending, SMALL_PULLS, LIST_MAX_BYTES // self._average))
 
-    def pull(self, *, follow: bool, stepping: bool, requested: int = 0) -> Pull:
-        """Build the next pull, after `requested` messages that did not arrive yet.
+    def pull(self, *, follow: bool, stepping: bool, requested: int = 0, most: int = BATCH_MESSAGES) -> Pull:
+        """Build the next pull, of at most `most` messages, after `requested` messages that did not arrive yet.
 
         One limited to a single answer requests one message and expires before it is missed. A finite reading ends when
         the server has filled a pull in part: the last pull must not be filled exactly. Such pulls expire: others are
@@ -195,9 +197,10 @@ class PullSize:
             return Pull(batch=1, expires=expires, no_wait=not waits)
         if self._most == 1 and not waits:
             return Pull(batch=1, no_wait=True)
-        exact = self._batch == self.pending - requested and self._batch > 1
+        batch = min(self._batch, most)
+        exact = batch == self.pending - requested and batch > 1
         return Pull(
-            batch=self._batch - (exact and not waits),
+            batch=batch - (exact and not waits),
             max_bytes=self._max_bytes,
             expires=STEP_EXPIRES_S if stepping else EXPIRES_S,
             heartbeat=STEP_HEARTBEAT_S if stepping else HEARTBEAT_S,
@@ -262,6 +265,12 @@ async def last_matching(api: Api, stream: str, subjects: Sequence[str]) -> int:
         found = await direct_get.from_leader(api, stream, last_by_subj=subject)
         last = max(last, found.sequence if found else 0)
     return last
+
+
+async def next_matching(api: Api, stream: str, subjects: Sequence[str], first: int) -> int | None:
+    """Return the lowest sequence from `first` on on any of the subjects, None for none. Raises as `last_matching`."""
+    found = [await direct_get.from_leader(api, stream, seq=first, next_by_subj=subject) for subject in subjects]
+    return min((message.sequence for message in found if message), default=None)
 
 
 async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:

@@ -72,6 +72,7 @@ class SnapshotReading:
         self._filter = key_filter(binding, filters)
         self.subjects = self._filter.subjects
         state, config = binding.info["state"], binding.info["config"]
+        self._newest = int(state["last_seq"])
         self._limit = config.get("max_msgs_per_subject", 0)
         self._all = history or self._limit == 1
         """True to read every message rather than the last of each subject."""
@@ -90,11 +91,13 @@ class SnapshotReading:
         if not self._cut:
             return
         deliver = "by_start_sequence" if self._first > 1 else "all" if self._history else "last_per_subject"
+        bounded = deliver != "last_per_subject" and self._stop < self._newest
         selection = Selection(
             subjects=self.subjects,
             deliver=deliver,
             start=self._first if self._first > 1 else 0,
             headers_only=not self._values,
+            last=self._stop if bounded else 0,
         )
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
             unchanged = consumer.info and consumer.info["state"]["last_seq"] == self._cut

@@ -96,9 +96,7 @@ class PartReading:
 
     async def _range(self, binding: Binding, part: Revisions) -> AsyncGenerator[list[RawFrame], None]:
         wanted = key_filter(binding, self._cut.filters)
-        selection = Selection(
-            subjects=wanted.subjects, deliver="by_start_sequence", start=part.first, headers_only=not self._values
-        )
+        selection = Selection(wanted.subjects, "by_start_sequence", part.first, not self._values, part.last)
         came = reached = 0
         async with OrderedConsumer(self._api, binding.stream, selection) as consumer:
             async for batch in consumer.batches():

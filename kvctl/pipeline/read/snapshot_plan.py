@@ -13,6 +13,7 @@ So ranges are for reads that prefer to fail (`onEvicted`), and for changes, whic
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -54,7 +55,7 @@ class Keys:
 
 def probes(first: int, last: int, parts: int) -> list[int]:
     """Return revisions to count from in order to choose the split points; the first one is `first`."""
-    return _starts(first, last, 4 * parts)
+    return _starts(first, last, max(parts, min(4 * parts, MOST_PROBES)) if parts > 1 else 1)
 
 
 def even(first: int, last: int, parts: int) -> list[Revisions]:
@@ -108,6 +109,9 @@ KEYS_PER_CONSUMER = 250
 """Number of keys that one consumer selects by name."""
 COUNTS = 3
 """Number of times that a stream is counted again because it was written concurrently."""
+COUNTS_AT_ONCE = 8
+MOST_PROBES = 64
+"""Maximum number of revisions to count from, unless there are more tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +177,30 @@ class ReadPlan:
     async def _ranges(self) -> list[Revisions] | None:
         """Return ranges of about the same number of messages; None if counts are needed and writers are too busy.
 
-        Counted during writes, they might skip ranges that only seemed empty.
+        Counted during writes, they might skip ranges that only seemed empty. A stream without gaps needs no count.
         """
         first, last = self.cut.first, min(self.cut.last, self.cut.revision)
+        tasks = self._tasks(last - first + 1)
+        if self._contiguous:
+            return [replace(part, expected=part.last - part.first + 1) for part in even(first, last, tasks)]
+        starts = probes(first, last, tasks)
         for _ in range(COUNTS):
-            beyond = await self._count_from(last + 1) if last < self._last else 0
-            count = await self._count_from(first) - beyond
-            tasks = self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
-            starts = probes(first, last, tasks) if tasks > 1 else [first]
-            left = [count, *[await self._count_from(start) - beyond for start in starts[1:]]]
-            ranges = cut_by_count(starts, left, last, tasks)
+            left = await self._counts([*starts, last + 1])
+            beyond = left.pop()
+            count = left[0] - beyond
             if await self._unchanged():
-                return ranges
+                return cut_by_count(starts, [number - beyond for number in left], last, self._tasks(count))
         return even(first, last, tasks) if self._changes else None
+
+    def _tasks(self, count: int) -> int:
+        """Return the number of tasks for so many messages."""
+        return self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
+
+    @property
+    def _contiguous(self) -> bool:
+        """Return whether the stream has a message of the bucket at each revision, and all are read."""
+        wanted = key_filter(self._binding, self.cut.filters).subjects
+        return not self.info["state"].get("num_deleted") and list(wanted) == self.info["config"].get("subjects")
 
     async def _groups(self, filters: tuple[str, ...]) -> list[Keys]:
         """Share out filters; keys by name in groups that one consumer accepts."""
@@ -210,10 +225,16 @@ class ReadPlan:
             counted.append(replace(group, expected=await self._count(Selection(subjects=subjects, deliver=deliver))))
         return counted if await self._unchanged() else groups
 
-    async def _count_from(self, start: int) -> int:
-        """Return the number of messages from this revision on."""
+    async def _counts(self, starts: Sequence[int]) -> list[int]:
+        """Return the number of messages from each of these revisions on, counted concurrently."""
         subjects = key_filter(self._binding, self.cut.filters).subjects
-        return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
+        turns = asyncio.Semaphore(COUNTS_AT_ONCE)
+
+        async def count(start: int) -> int:
+            async with turns:
+                return await self._count(Selection(subjects=subjects, deliver="by_start_sequence", start=start))
+
+        return await asyncio.gather(*map(count, starts))
 
     async def _count(self, selection: Selection) -> int:
         counting = OrderedConsumer(self._binding.api, self._binding.stream, selection._replace(headers_only=True))

@@ -19,7 +19,7 @@ from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.server import Server, run_server
-from tests.support.proxy import Proxy
+from tests.support.proxy import DOWN, Proxy
 from tests.support.raw import RawClient
 
 IMPORTED = """
@@ -94,6 +94,32 @@ class TestLastMessageGone:
         monkeypatch.setattr(OrderedConsumer, "_caught_up", early)
         with pytest.raises(ServerError, match="delivered 0 of 17 messages"):
             await subjects_read(client, stream, deliver=deliver)
+
+
+class TestBoundedReading:
+    """A reading of a range of sequences ends where the range ends, and requests no message beyond."""
+
+    @pytest.mark.parametrize("gaps", [False, True])
+    async def test_messages_beyond_the_range_are_not_sent(self, server, unique, gaps):
+        sent: list[bytes] = []
+        with Proxy(server.url) as proxy:
+            proxy.on(b"MSG ", lambda frame: sent.append(frame), way=DOWN, times=None)
+            async with kvctl.connect(server.url) as writer, kvctl.connect(Context(url=proxy.url)) as client:
+                bucket = await writer.create_bucket(unique("RANGE"))
+                await bucket.put_many((f"k.{number}", b"x") for number in range(2000))
+                if gaps:
+                    await bucket.put_many((f"k.{number}", b"y") for number in range(0, 2000, 2))
+                stream = f"KV_{bucket.name}"
+                for first, last in ((1, 100), (501, 900), (1990, 2000), (2001, 2100)):
+                    held = [number for number in range(first, last + 1) if not gaps or number % 2 == 0 or number > 2000]
+                    held = [number for number in held if gaps or number <= 2000]
+                    sent.clear()
+                    selection = Selection((f"$KV.{bucket.name}.>",), "by_start_sequence", first, last=last)
+                    batches = read(client.api, stream, selection)
+                    found = [delivery(frame[1])[0] async for batch in batches for frame in batch]
+                    assert found == held
+                    messages = sum(1 for frame in sent if b"$JS.ACK." in frame)
+                    assert messages == len(held)
 
 
 class TestLimitedPulls:

@@ -157,6 +157,11 @@ async def check_contents(run: Run, client: Client, name: str) -> None:
             ]
             found = [(delivery(frame[1])[0], frame[0].decode().rpartition(".")[2]) for frame in frames]
             assert found == [entry[:2] for entry in expected], deliver
+        first, end = sorted(run.random.randrange(1, len(model.ever) + 3) for _ in range(2))
+        bounded = Selection((">",), "by_start_sequence", first, last=end)
+        batches = ordered_consumer.read(client.api, stream, bounded)
+        sequences = [delivery(frame[1])[0] async for batch in batches for frame in batch]
+        assert sequences == [entry[0] for entry in held if first <= entry[0] <= end], (first, end)
         some = run.random.sample(KEYS, 4)
         chosen = [entry for entry in last if entry[1] in some]
         assert [brief(entry) async for entry in bucket.entries(*some, deleted=True)] == chosen

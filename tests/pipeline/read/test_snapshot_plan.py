@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvctl.errors import HistoryLost
 from kvctl.pipeline.read.snapshot_plan import Revisions, cut_by_count, even, probes, runs
 from tests.pipeline.reading import Read
+from tests.support.proxy import DOWN, Proxy
 from tests.support.raw import RawClient
 
 
@@ -181,6 +182,32 @@ def test_a_read_that_is_to_fail_is_exact_or_fails(server, raw, mode, tasks):
     bucket.write("k.30")
     with pytest.raises(HistoryLost, match=f"at revision {short.cut} 1 entries could no longer be read"):
         short.rows()
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("mode", "tasks"), [("latest", 32), ("changes", 4), ("changes", 32)])
+def test_a_divided_read_is_sent_hardly_more_messages_than_rows(server, raw, gaps, mode, tasks):
+    bucket = oracle(raw, 1)
+    for number in range(2999):
+        raw.publish(f"$KV.{bucket.bucket}.k{2 * number % 2000 if gaps and number > 1999 else number}", b"x")
+    raw.put(bucket.bucket, "k1998" if gaps else "k2999", b"x")
+    sent = 0
+
+    def counted(frame: bytes) -> None:
+        nonlocal sent
+        sent += 1
+
+    with Proxy(server.url) as proxy:
+        proxy.on(b"MSG ", counted, way=DOWN, times=None)
+        read = Read(proxy.url, bucket.bucket, mode=mode, onEvicted="fail", partitions=str(tasks))
+        assert len(read.parts) == tasks
+        planned = sent
+        rows = read.rows()
+    assert len(rows) == (2000 if gaps else 3000)
+    assert (
+        sent - planned <= 1.2 * len(rows) + 10 * tasks
+    )  # answers to requests, whose number depends on the tasks alone
+    assert planned <= (4 * 64 + 10 if gaps else 10)
 
 
 def test_keys_that_went_are_named_where_a_task_has_them_for_itself(server, raw):
