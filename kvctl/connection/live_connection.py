@@ -44,6 +44,8 @@ class Connection:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.timeout = context.timeout.total_seconds()
+        self.repeats = 0
+        """How often a safe request without an answer is sent again."""
         self.trace: Trace | None = None
         self.warn: Callable[[str], None] | None = None
         """Called with the reason why a lost connection does not come back."""

@@ -123,7 +123,8 @@ class Api:
         `Connection.request`.
         """
         payload = b"" if body is None else json.dumps(body).encode()
-        deadline = time.monotonic() + (self.connection.timeout if timeout is None else timeout)
+        limit = self.connection.timeout if timeout is None else timeout
+        deadline, repeats = time.monotonic() + limit, self.connection.repeats if retry and timeout is None else 0
         met: KvctlError | None = None
         if not retry:
             await self.connection.require_replies()
@@ -145,6 +146,9 @@ class Api:
             except RequestTimeout:
                 if met is not None:
                     raise met from None  # the actual obstacle, rather than that the remaining time was too short
+                if repeats:
+                    deadline, repeats = time.monotonic() + limit, repeats - 1
+                    continue
                 if self.prefix.startswith("$JS.") or not retry:
                     raise
                 raise self._nobody(endpoint) from None

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvctl import errors
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, RequestTimeout
 
+PATIENCE = "The server is busy: wait longer with `--timeout 60s`, in a script with the option `timeout` of `nats-kv`"
 MARK = "kvctl-error: "
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -28,6 +29,8 @@ def crossing() -> Iterator[None]:
         yield
     except KvctlError as error:
         if MARK not in "".join(getattr(error, "__notes__", ())):
+            if isinstance(error, RequestTimeout):
+                error.hint = error.hint or PATIENCE
             if error.hint:
                 error.add_note(f"hint: {error.hint}")
             error.add_note(MARK + json.dumps(_written(error)))

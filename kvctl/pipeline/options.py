@@ -136,7 +136,7 @@ class SourceOptions:
     api_prefix: str | None = _option(_CONNECTION, "PREFIX", "Prefix of the JetStream API, instead of a domain")
     inbox_prefix: str | None = _option(_CONNECTION, "PREFIX", "Prefix of reply subjects")
     timeout: timedelta | None = _option(  # noqa: RUF009 - a field, not a shared value
-        _CONNECTION, "DURATION", "Timeout of a request; default 5s", _duration
+        _CONNECTION, "DURATION", "Timeout of a request; default 30s", _duration
     )
 
     mode: str = _one_of(

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import kvctl
@@ -23,14 +24,20 @@ from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
 T = TypeVar("T")
 
+TIMEOUT = timedelta(seconds=30)
+"""Default timeout of a request: creating a consumer of a million keys takes a busy server longer than 5 s."""
+
 
 def context_of(options: SourceOptions) -> Context:
     """Return the connection that the options select on this machine; without any, that of its environment.
 
     Raises ContextNotFound, UsageError.
     """
+    flags = as_flags(options)
+    if flags["timeout"] is None and not os.environ.get("NATS_TIMEOUT"):
+        flags["timeout"] = TIMEOUT
     try:
-        return resolve(as_flags(options), os.environ)
+        return resolve(flags, os.environ)
     except KvctlError as error:
         error.message = without_flags(error.message)
         error.args = (error.message,)
@@ -40,8 +47,12 @@ def context_of(options: SourceOptions) -> Context:
 
 @asynccontextmanager
 async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
-    """Connect a client with the options. Raises NoServer, AuthenticationRefused, and as `context_of`."""
+    """Connect a client with the options, which repeats safe requests that get no answer.
+
+    Raises NoServer, AuthenticationRefused, and as `context_of`.
+    """
     async with kvctl.connect(context_of(options)) as client:
+        client.connection.repeats = 1
         yield client
 
 

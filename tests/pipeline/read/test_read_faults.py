@@ -1,18 +1,21 @@
 """Reads while servers go away, and values and keys of every kind, without Spark's part of the way."""
 
 import time
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kvctl.errors import KvctlError, StreamReplaced
+from kvctl.errors import KvctlError, RequestTimeout, StreamReplaced
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read.batch_reader import KvReader
+from kvctl.pipeline.worker_connection import context_of
 from kvctl.server import Server
 from tests.pipeline.reading import Read, latest
 from tests.support.differences import differences
+from tests.support.proxy import LoseAnswer, Proxy
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -85,6 +88,34 @@ def test_a_server_that_does_not_come_back_is_an_error_of_ours(own_server, unique
     with pytest.raises(KvctlError) as gone:
         list(batches)
     assert gone.value.exit_code in (1, 5)
+
+
+@pytest.mark.parametrize("request_", [b"STREAM.INFO.KV_", b"CONSUMER.CREATE.KV_"])
+def test_a_request_without_an_answer_is_sent_again(server, unique, request_):
+    name = unique()
+    filled(server, name, count=3)
+    with Proxy(server.url) as proxy:
+        proxy.on(request_, LoseAnswer())
+        assert len(Read(proxy.url, name, timeout="500ms").rows()) == 3
+
+
+def test_a_server_that_is_too_slow_is_an_error_that_names_the_timeout(server, unique):
+    name = unique()
+    filled(server, name, count=3)
+    with Proxy(server.url) as proxy:
+        proxy.on(b"STREAM.INFO.KV_", LoseAnswer(), times=None)
+        with pytest.raises(RequestTimeout, match=r"within 0\.3s") as late:
+            Read(proxy.url, name, timeout="300ms")
+    assert "`--timeout 60s`" in str(late.value.hint)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, 30), ({"timeout": "7s"}, 7)])
+def test_jobs_wait_for_half_a_minute_unless_told_otherwise(monkeypatch, given, seconds):
+    monkeypatch.delenv("NATS_TIMEOUT", raising=False)
+    options = parse({"url": "nats://127.0.0.1", "bucket": "B", **given})
+    assert context_of(options).timeout == timedelta(seconds=seconds)
+    monkeypatch.setenv("NATS_TIMEOUT", "9s")
+    assert context_of(options).timeout == timedelta(seconds=seconds if given else 9)
 
 
 def test_a_bucket_made_anew_under_a_read_is_an_error(server, raw, unique):
