@@ -81,7 +81,7 @@ ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (11_980, 53),
     "versions tables": (8_410, 45),
-    "pipeline": (7_505, 43),
+    "pipeline": (7_900, 44),
     "cli render documents deferred phrases suggest units topics __main__": (20_600, 111),
     "core": (18_260, 80),
 }
