@@ -193,7 +193,7 @@ class ReadPlan:
         return even(first, last, tasks) if self._changes else None
 
     def _tasks(self, count: int) -> int:
-        """Return the number of tasks for so many messages."""
+        """Return the number of tasks for a number of messages."""
         return self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
 
     @property
