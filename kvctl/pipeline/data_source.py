@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from kvctl.errors import UsageError
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, parse
 
@@ -45,11 +46,16 @@ class KvDataSource(DataSource):
         return "nats-kv"
 
     def schema(self) -> StructType:
-        """Return the columns of the option `columns`, or the first five. Raises UsageError."""
+        """Return the columns of the option `columns`, or the first five; those of several buckets have their names.
+
+        Raises UsageError.
+        """
         from kvctl.pipeline.read.columns import schema_of
 
+        asked = self.asked
+        more = ["headers"] if asked.include_headers else []
         with crossing():
-            return schema_of(self.asked.columns)
+            return schema_of(asked.columns, *(["bucket"] if asked.several and not asked.columns else []), *more)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader as of one revision. Raises UsageError for an invalid schema."""
@@ -70,6 +76,7 @@ class KvDataSource(DataSource):
         from kvctl.pipeline.write.writer import KvWriter
 
         with crossing():
+            self._require_one()
             return KvWriter(schema, self.asked, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -77,4 +84,9 @@ class KvDataSource(DataSource):
         from kvctl.pipeline.write.writer import KvStreamWriter
 
         with crossing():
+            self._require_one()
             return KvStreamWriter(schema, self.asked, overwrite)
+
+    def _require_one(self) -> None:
+        if self.asked.several:
+            raise UsageError("A write needs the option `bucket`: several buckets can only be read")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from textwrap import fill
@@ -43,6 +43,18 @@ class Purpose(StrEnum):
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _buckets(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(check_bucket(word) for word in _words(text)))
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"`{text}` is not a regular expression: {error}") from None
+    return text
 
 
 def _filters(text: str) -> tuple[str, ...]:
@@ -120,7 +132,13 @@ _CONNECTION, _READ, _WRITE, _STREAM = Purpose
 class SourceOptions:
     """Parsed options. Frozen and picklable; has names and paths, never a secret."""
 
-    bucket: str = _option(_CONNECTION, "NAME", "Bucket, mirror or aggregate; required", check_bucket, default=MISSING)
+    bucket: str = _option(
+        _CONNECTION,
+        "NAME",
+        "Bucket, mirror or aggregate; required, except for reads of several",
+        check_bucket,
+        default="",
+    )
     context: str | None = _option(_CONNECTION, "NAME", "Context on the machine that runs the task")
     url: str | None = _option(_CONNECTION, "URL", "Server URL, or several separated by commas", _url)
     user: str | None = _option(_CONNECTION, "NAME", "User name, with `passwordFile`")
@@ -142,9 +160,17 @@ class SourceOptions:
     mode: str = _one_of(
         _READ, "latest|history|changes", "One row per key, all stored revisions, or a range of stored revisions"
     )
+    buckets: tuple[str, ...] = _option(_READ, "NAME,...", "Several buckets, instead of one", _buckets, default=())
+    bucket_pattern: str | None = _option(
+        _READ,
+        "REGEX",
+        "Regular expression; all buckets and aggregates with such a name are read, mirrors are not",
+        _pattern,
+    )
     columns: tuple[str, ...] = _option(
         _READ, "NAME,...", "Columns to read, instead of the first five", _words, default=()
     )
+    include_headers: bool = _flag(_READ, "Add the column `headers`")
     filter: tuple[str, ...] = _option(_READ, "FILTER,...", "Filters; only matching keys are read", _filters, default=())
     include_deleted: bool = _flag(_READ, "In mode latest, include delete markers")
     from_revision: int | None = _option(_READ, "N", "In mode changes, first revision; default the oldest", _number)
@@ -155,7 +181,13 @@ class SourceOptions:
         "In modes latest and history, revision to read as of, as far as the history goes back; default the last",
         _number,
     )
-    partitions: int | None = _option(_READ, "N", "Maximum number of tasks", _number)
+    ending_time: str | None = _option(
+        _READ, "TIME", "Time at which a read ends, exclusive, instead of a revision: RFC 3339, or -15m (ago)", _time
+    )
+    partitions: int | None = _option(_READ, "N", "Maximum number of tasks, and at least one for each bucket", _number)
+    min_partitions: int | None = _option(
+        _READ, "N", "Minimum number of tasks of a stream, and of a read that ranges of revisions divide", _number
+    )
     on_evicted: str = _one_of(
         _READ, "newer|fail", "Behaviour for entries overwritten before they are read: take their newer state, or fail"
     )
@@ -179,14 +211,37 @@ class SourceOptions:
         default="earliest",
     )
     starting_time: str | None = _option(
-        _STREAM, "TIME", "Start of a query as a time, to the microsecond: RFC 3339, or -15m (ago)", _time
+        _STREAM,
+        "TIME",
+        "Start of a query, and of a read in mode changes, as a time, to the microsecond: RFC 3339, or -15m (ago)",
+        _time,
     )
     max_revisions_per_trigger: int | None = _option(_STREAM, "N", "Maximum number of revisions in a batch", _number)
+    min_revisions_per_trigger: int | None = _option(
+        _STREAM, "N", "Minimum number of new revisions for a batch, unless `maxTriggerDelay` is over", _number
+    )
+    max_trigger_delay: timedelta = _option(  # noqa: RUF009 - a field, not a shared value
+        _STREAM,
+        "DURATION",
+        "Time after which fewer revisions than `minRevisionsPerTrigger` are read, too",
+        _duration,
+        default=timedelta(minutes=15),
+    )
     fail_on_data_loss: bool = _flag(
         _STREAM,
         "Fail if revisions were lost before they were read, and newer ones of their keys did not replace them",
         default=True,
     )
+
+    @property
+    def several(self) -> bool:
+        """True if buckets are read that `bucket` does not name."""
+        return bool(self.buckets or self.bucket_pattern)
+
+    def shared(self, buckets: int) -> SourceOptions:
+        """Return the options for each of the buckets, which share the tasks."""
+        most, least = self.partitions, self.min_partitions
+        return replace(self, partitions=most and max(most // buckets, 1), min_partitions=least and -(-least // buckets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +301,11 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         option = _named(name)
         if option is not None:
             values[option.field] = _value(option, text)
-    if "bucket" not in values:
+    named = [name for name in ("bucket", "buckets", "bucket_pattern") if name in values]
+    if not named:
         raise UsageError("The option `bucket` is missing", hint=_NO_BUCKET)
+    if len(named) > 1:
+        raise UsageError("Only one of the options `bucket`, `buckets` and `bucketPattern` can be set")
     options = SourceOptions(**values)
     _check_together(options)
     return options
@@ -322,10 +380,37 @@ def _check_together(options: SourceOptions) -> None:
     first, last = options.from_revision, options.to_revision
     if first is not None and last is not None and first > last:
         raise UsageError(f"Option `fromRevision`: {first} is greater than `toRevision`, {last}")
+    if options.several:
+        _check_several(options)
+    if options.ending_time and (last or options.as_of):
+        raise UsageError(f"Options `endingTime` and `{'toRevision' if last else 'asOf'}` cannot be combined")
+    if options.starting_time and first:
+        raise UsageError("Options `startingTime` and `fromRevision` cannot be combined")
+    least, most = options.min_partitions, options.partitions
+    if least and most and least > most:
+        raise UsageError(f"Option `minPartitions`: {least} is greater than `partitions`, {most}")
+    least, most = options.min_revisions_per_trigger, options.max_revisions_per_trigger
+    if least and most and least > most:
+        raise UsageError(f"Option `minRevisionsPerTrigger`: {least} is greater than `maxRevisionsPerTrigger`, {most}")
     if options.starting_time and options.starting_revision != "earliest":
         raise UsageError("Options `startingRevision` and `startingTime` cannot be combined")
     if options.domain and options.api_prefix:
         raise UsageError("Options `domain` and `apiPrefix` cannot be combined")
+
+
+def _check_several(options: SourceOptions) -> None:
+    """Raises UsageError for a revision, as those of several buckets have nothing in common."""
+    numbers = {
+        "fromRevision": options.from_revision,
+        "toRevision": options.to_revision,
+        "asOf": options.as_of,
+        "startingRevision": options.starting_revision not in ("earliest", "latest"),
+    }
+    for name in (name for name, value in numbers.items() if value):
+        raise UsageError(
+            f"Option `{name}` is a revision of one bucket and cannot be used with several",
+            hint="Use `startingTime` and `endingTime`",
+        )
 
 
 def _text(value: Any) -> str:
@@ -356,6 +441,7 @@ def _purpose(purpose: Purpose) -> str:
 
 
 def _item(option: Option) -> str:
-    default = f"; default {_text(option.default)}" if isinstance(option.default, str | bool) else ""
+    shown = isinstance(option.default, str | bool | timedelta) and option.default != ""
+    default = f"; default {_text(option.default)}" if shown else ""
     text = f"`{option.name}` {option.form}: {option.help[0].lower()}{option.help[1:]}{default}."
     return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False) + "\n"

@@ -5,19 +5,18 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from kvctl.pipeline.options import parse
+from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.read.batch_reader import KvReader
-from kvctl.pipeline.read.columns import schema_of
 
 COLUMNS = "key,value,revision,created,operation"
 
 
 class Read:
-    """One read, planned when it is made; `rows` has each part read by a reader of its own."""
+    """One read, planned when it is made; `rows` has each part read by a reader of its own. No bucket if options do."""
 
     def __init__(self, url: str, bucket: str, **options: str) -> None:
-        asked = parse({"url": url, "bucket": bucket, **options})
-        self._reader = pickle.dumps(KvReader(schema_of(asked.columns), asked))
+        source = KvDataSource({"url": url, **({"bucket": bucket} if bucket else {}), **options})
+        self._reader = pickle.dumps(source.reader(source.schema()))
         self.parts: list[InputPartition] = self.reader.partitions()
 
     @property

@@ -30,7 +30,7 @@ from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, ReadPlan, Revisions, plan
+from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, ReadPlan, Revisions, names_of, plan
 from kvctl.pipeline.worker_connection import connected, iterate, run
 from kvctl.wire import RawFrame
 
@@ -219,7 +219,7 @@ class KvPartition(InputPartition):
 
 
 class KvReader(DataSourceReader):
-    """Reads a bucket as of its last revision when Spark plans the read."""
+    """Reads a bucket, or several, as of their last revisions when Spark plans the read."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         """Raises UsageError for an unknown column."""
@@ -238,15 +238,16 @@ class KvReader(DataSourceReader):
             decoder = Decoder(self._schema, cut.bucket, cut.prefix, cut.origin)
             yield from iterate(partial(read_part, self._options, partition, decoder))
 
-    async def planned(self, bucket: Bucket) -> tuple[ReadPlan, list[KvPartition]]:
-        """Return the plan and the tasks' parts. Raises as `partitions`."""
-        planned = await plan(bucket, self._options)
+    async def planned(self, bucket: Bucket, buckets: int = 1) -> tuple[ReadPlan, list[KvPartition]]:
+        """Return the plan of one of several buckets and its tasks' parts. Raises as `partitions`."""
+        planned = await plan(bucket, self._options.shared(buckets))
         parts = await planned.parts()
         return planned, [KvPartition(planned.cut, part) for part in parts]
 
     async def _parts(self) -> list[InputPartition]:
         async with connected(self._options) as client:
-            return [*(await self.planned(client.bucket(self._options.bucket)))[1]]
+            names = await names_of(client.api, self._options)
+            return [part for name in names for part in (await self.planned(client.bucket(name), len(names)))[1]]
 
 
 async def read_part(

@@ -38,14 +38,15 @@ ALWAYS = ("key", "revision", "created", "operation", "bucket")
 """Columns that are never null."""
 
 
-def schema_of(names: Sequence[str]) -> StructType:
-    """Return the schema of these columns, by default of DEFAULT. Raises UsageError."""
+def schema_of(names: Sequence[str], *more: str) -> StructType:
+    """Return the schema of these columns, by default of DEFAULT, and of `more` ones. Raises UsageError."""
     for name in names:
         _check_name(name, "The option `columns`")
     twice = next((name for name in names if list(names).count(name) > 1), None)
     if twice:
         raise UsageError(f"The option `columns` names `{twice}` twice")
-    return StructType([StructField(name, TYPES[name], name not in ALWAYS) for name in names or DEFAULT])
+    chosen = dict.fromkeys((*(names or DEFAULT), *more))
+    return StructType([StructField(name, TYPES[name], name not in ALWAYS) for name in chosen])
 
 
 def check_schema(schema: StructType) -> None:

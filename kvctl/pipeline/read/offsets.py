@@ -105,6 +105,26 @@ class StreamExtent:
         return Offset(self.last, self.incarnation, self.at_ns)
 
 
+def document_of(offsets: Mapping[str, Offset], bucket: str) -> dict[str, Any]:
+    """Return the JSON form of offsets by bucket, or, for a query of this `bucket` alone, of its offset."""
+    if bucket:
+        return offsets[bucket].document()
+    return {"version": VERSION, "buckets": {name: offset.document() for name, offset in sorted(offsets.items())}}
+
+
+def offsets_of(document: Mapping[str, Any], bucket: str) -> dict[str, Offset]:
+    """Read the offsets of a JSON form. Raises ConflictError for those of a query of another kind."""
+    if bool(bucket) is ("buckets" in document):
+        kinds = ("several buckets", "one bucket")
+        raise ConflictError(
+            f"The checkpoint belongs to a query of {kinds[not bucket]}, and this one is of {kinds[bool(bucket)]}",
+            hint="Use the same options, or another checkpoint",
+        )
+    if bucket:
+        return {bucket: Offset.parse(document)}
+    return {name: Offset.parse(offset) for name, offset in document["buckets"].items()}
+
+
 def check_same(offset: Offset, incarnation: str, bucket: str) -> None:
     """Raises StreamReplaced if the offset belongs to another stream instance of the bucket."""
     if offset.incarnation != incarnation:
@@ -150,6 +170,12 @@ def _cause(offset: Offset, extent: StreamExtent) -> str | None:
     return None
 
 
+def limits(available: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return how many of the available revisions of each bucket fit into a batch: in proportion, and at least one."""
+    total = sum(available.values())
+    return {name: max(number * most // total, 1) if total else 0 for name, number in available.items()}
+
+
 def check_start(revision: int, extent: StreamExtent) -> None:
     """Raises UsageError for a starting revision that the bucket has not reached."""
     if revision > extent.last + 1:
@@ -159,9 +185,12 @@ def check_start(revision: int, extent: StreamExtent) -> None:
         )
 
 
-def ranges(after: int, last: int, partitions: int) -> list[tuple[int, int]]:
-    """Split the revisions above `after` up to `last` into at most `partitions` ranges of similar length, in order."""
+def ranges(after: int, last: int, partitions: int, least: int = 1) -> list[tuple[int, int]]:
+    """Split the revisions above `after` up to `last` into at most `partitions` ranges of similar length, in order.
+
+    They are `least` ranges even if these are small.
+    """
     length = last - after
-    count = max(1, min(partitions, length // SMALLEST)) if length > 0 else 0
+    count = min(max(least, min(partitions, length // SMALLEST)), max(length, 0))
     edges = [after + length * number // count for number in range(count + 1)] if count else []
     return [(low + 1, high) for low, high in pairwise(edges)]

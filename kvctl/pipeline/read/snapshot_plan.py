@@ -1,7 +1,8 @@
 """Reads of a bucket as of one revision, planned once and run by tasks at different times.
 
-The cut is the last revision when the read is planned, or an older one on request. A task reads the keys' state at the
-cut, unless writers evict entries from the bucket's history before its turn. That is detected in one of two ways:
+The cut is the last revision when the read is planned, or an older one on request, by its number or by a time. A task
+reads the keys' state at the cut, unless writers evict entries from the bucket's history before its turn. That is
+detected in one of two ways:
 
 - A task with keys of its own (`Keys`) compares what it read with what was written since the cut. It returns the newer
   state of the keys that it missed, or fails.
@@ -14,22 +15,28 @@ So ranges are for reads that prefer to fail (`onEvicted`), and for changes, whic
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from kvctl.errors import RefusedError, RevisionNotFound
+from kvctl.errors import BucketNotFound, RefusedError, RevisionNotFound, UsageError
 from kvctl.jetstream import streams
+from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.multi_get import first_since
 from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.streams import ServerClock
+from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import is_wild, overlapping
 from kvctl.kv.read.listing import key_filter
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
+from kvctl.units import format_time, parse_time
 
 T = TypeVar("T")
 
@@ -150,10 +157,10 @@ class ReadPlan:
             binding.prefix,
             binding.api.prefix,
             self.info["created"],
-            options.as_of or self._last,
+            self._last if options.as_of is None else options.as_of,
             options.filter,
             first=max(options.from_revision or 1, int(state["first_seq"])),
-            last=options.to_revision or LATEST,
+            last=LATEST if options.to_revision is None else options.to_revision,
             origin=binding.origin.source.bucket if binding.origin else None,
         )
 
@@ -194,7 +201,8 @@ class ReadPlan:
 
     def _tasks(self, count: int) -> int:
         """Return the number of tasks for a number of messages."""
-        return self._options.partitions or min(max(-(-count // A_TASK), 1), MANY_TASKS)
+        least = self._options.min_partitions or 1
+        return self._options.partitions or max(min(-(-count // A_TASK), MANY_TASKS), least)
 
     @property
     def _contiguous(self) -> bool:
@@ -270,9 +278,51 @@ async def plan(bucket: Bucket, options: SourceOptions) -> ReadPlan:
     if kind_of(binding.info["config"]) is Kind.INCOMPLETE:
         raise RefusedError(f"`{bucket.name}` is incomplete: a restore or copy of it was interrupted")
     last = int(binding.info["state"]["last_seq"])
+    options = await _with_revisions(binding, options)
     if options.as_of is not None and options.as_of > last:
         raise RevisionNotFound(f"The last revision of bucket `{bucket.name}` is {last}, not {options.as_of}")
     return ReadPlan(options, binding)
+
+
+async def _with_revisions(binding: Binding, options: SourceOptions) -> SourceOptions:
+    """Return the options with the revisions that belong to their times. Raises UsageError for a start in the future."""
+    assert binding.info is not None
+    clock, changes = ServerClock.from_info(binding.info), options.mode == "changes"
+    if options.starting_time and changes:
+        first = await first_since(binding.api, binding.stream, starting_time_ns(options.starting_time, clock))
+        options = replace(options, from_revision=first)
+    if options.ending_time:
+        moment = parse_time(options.ending_time, clock.now_ns()) // 1000 * 1000
+        last = min(await first_since(binding.api, binding.stream, moment) - 1, int(binding.info["state"]["last_seq"]))
+        options = replace(options, to_revision=last) if changes else replace(options, as_of=last)
+    return options
+
+
+def starting_time_ns(text: str, clock: ServerClock) -> int:
+    """Parse `startingTime` as nanoseconds, truncated to the microseconds of Spark's times. Raises UsageError."""
+    now = clock.now_ns()
+    moment = parse_time(text, now)
+    if moment > now:
+        raise UsageError(
+            f"`startingTime` {format_time(moment)} is in the future",
+            hint="`startingRevision=latest` starts with new writes",
+        )
+    return moment // 1000 * 1000
+
+
+async def names_of(api: Api, options: SourceOptions) -> Sequence[str]:
+    """Return the names of the buckets to read. Raises BucketNotFound if none matches the pattern."""
+    if options.bucket_pattern is None:
+        return options.buckets or (options.bucket,)
+    matches = re.compile(options.bucket_pattern).fullmatch
+    kinds = (Kind.BUCKET, Kind.AGGREGATE)
+    found = [item.bucket for item in await catalog.statuses(api) if item.kind in kinds and matches(item.bucket)]
+    if not found:
+        raise BucketNotFound(
+            f"No bucket has a name that matches `{options.bucket_pattern}`",
+            hint="The pattern is a regular expression, such as `orders_.*`; `kvctl bucket ls` lists the names",
+        )
+    return found
 
 
 def _extent(info: StreamInfo) -> tuple[int, ...]:

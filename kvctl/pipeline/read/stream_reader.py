@@ -1,4 +1,4 @@
-"""Stream reader of a bucket: every batch has the revisions from one offset to another.
+"""Stream reader of buckets: every batch has the revisions from one offset of each to another.
 
 Spark plans batches in one process, which lives as long as the query, and reads them in others. It asks for the initial
 offset whenever no batch is committed yet, also after a crash, and keeps only the end of each batch: so a start that
@@ -8,8 +8,9 @@ planned again from its offsets alone, without reading the bucket, and so has the
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 import kvctl
-from kvctl.errors import PermissionDenied, UsageError
+from kvctl.errors import BucketNotFound, PermissionDenied, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.message import delivery
@@ -32,10 +33,20 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.batch_reader import PartReading
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.offsets import PARTITIONS, Offset, StreamExtent, check, check_same, check_start, ranges
-from kvctl.pipeline.read.snapshot_plan import Cut, Revisions
+from kvctl.pipeline.read.offsets import (
+    PARTITIONS,
+    Offset,
+    StreamExtent,
+    check,
+    check_same,
+    check_start,
+    document_of,
+    limits,
+    offsets_of,
+    ranges,
+)
+from kvctl.pipeline.read.snapshot_plan import Cut, Revisions, names_of, starting_time_ns
 from kvctl.pipeline.worker_connection import LastingConnection, connected, iterate
-from kvctl.units import format_time, parse_time
 from kvctl.wire import RawFrame
 
 if TYPE_CHECKING:
@@ -43,18 +54,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+Offsets = dict[str, Offset]
+"""Offset of each bucket."""
+
+
 @dataclass(frozen=True)
 class RevisionRange(InputPartition):
-    """Part of a task: all revisions from `first` to `last`, in order."""
+    """Part of a task: all revisions of a bucket from `first` to `last`, in order."""
 
     first: int
     last: int
     start: Offset
     """Start of the batch."""
+    bucket: str
 
 
 class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stream reader. Raises UsageError for an invalid schema or options that do not apply to a stream."""
+    """Stream reader of one or several buckets. Raises UsageError for an invalid schema, or options of other reads."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         check_schema(schema)
@@ -62,13 +78,17 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._connection = LastingConnection(options)
-        self._beginning: Offset | None = None
+        self._beginning: Offsets | None = None
         self._kept = False
         """True if the beginning is in a batch, or does not depend on the time."""
-        self._until: int | None = None
-        """Last revision to read, for a query that reads existing data."""
-        self._seen: Offset | None = None
-        """The bucket's end when it was last read."""
+        self._until: dict[str, int] | None = None
+        """Last revision to read of each bucket, for a query that reads existing data."""
+        self._seen: Offsets = {}
+        """The buckets' ends when they were last read."""
+        self._behind: dict[str, int] = {}
+        """Number of revisions of each bucket after the last batch."""
+        self._planned = float("-inf")
+        """Time at which the last batch was planned."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a committed batch: constant as long as this process lives."""
@@ -76,7 +96,7 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._beginning is None:
                 self._beginning = self._connection.ask(self._begin)
                 self._kept = self._options.starting_time is None and self._options.starting_revision != LATEST
-            return self._beginning.document()
+            return self._document(self._beginning)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of `maxRevisionsPerTrigger`."""
@@ -86,29 +106,44 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the read to existing data."""
         with crossing():
-            self._until = self._connection.ask(self._look).last
+            extents = self._connection.ask(lambda client: self._look(client, ()))
+            self._until = {name: extent.last for name, (_, extent) in extents.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch. Raises StreamReplaced, HistoryLost."""
         with crossing():
-            offset = Offset.parse(start)
-            if not self._kept and offset == self._beginning:
+            offsets = self._parsed(start)
+            if not self._kept and offsets == self._beginning:
                 self._kept = True
                 return start
-            end = self._connection.ask(lambda client: self._end(client, offset, limit))
-            return start if end.revision == offset.revision else end.document()
+            ends = self._connection.ask(lambda client: self._ends(client, offsets, limit))
+            if all(name in offsets and end.revision == offsets[name].revision for name, end in ends.items()):
+                return start
+            self._planned = time.monotonic()
+            return self._document(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the bucket's end, for the query's progress."""
-        return self._seen.document() if self._seen else None
+        """Return the buckets' ends, and how far the last batch is behind, for the query's progress."""
+        if not self._seen:
+            return None
+        return {**self._document(self._seen), "behind": sum(self._behind.values())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the same partitions for the same offsets and options. Raises StreamReplaced."""
         with crossing():
-            begin, last = Offset.parse(start), Offset.parse(end)
-            check_same(begin, last.incarnation, self._options.bucket)
-            most = self._options.partitions or PARTITIONS
-            return [RevisionRange(*edges, begin) for edges in ranges(begin.revision, last.revision, most)]
+            begins, ends = self._parsed(start), self._parsed(end)
+            spans = {name: (begins.get(name, Offset(0, last.incarnation)), last) for name, last in ends.items()}
+            for name, (begin, last) in spans.items():
+                check_same(begin, last.incarnation, name)
+            spans = {name: span for name, span in spans.items() if span[0].revision < span[1].revision}
+            options = self._options.shared(max(len(spans), 1))
+            least = options.min_partitions or 1
+            most = options.partitions or max(PARTITIONS, least)
+            return [
+                RevisionRange(*edges, begin, name)
+                for name, (begin, last) in spans.items()
+                for edges in ranges(begin.revision, last.revision, most, least)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of one partition, oldest first. Raises StreamReplaced, HistoryLost."""
@@ -123,46 +158,78 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the state for the processes that read, which connect themselves."""
         return {**vars(self), "_connection": None}
 
-    async def _begin(self, client: kvctl.Client) -> Offset:
-        binding, now = await look(client.bucket(self._options.bucket))
-        options = self._options
-        return await beginning(binding, now, options.starting_revision, options.starting_time)
+    def _document(self, offsets: Offsets) -> dict[str, Any]:
+        return document_of(offsets, self._options.bucket)
 
-    async def _look(self, client: kvctl.Client) -> StreamExtent:
-        return (await look(client.bucket(self._options.bucket)))[1]
+    def _parsed(self, document: dict[str, Any]) -> Offsets:
+        return offsets_of(document, self._options.bucket)
 
-    async def _end(self, client: kvctl.Client, offset: Offset, limit: ReadLimit) -> Offset:
-        binding, now = await look(client.bucket(self._options.bucket))
-        if self._seen and self._seen.revision == offset.revision:
-            offset = replace(offset, seen_ns=max(offset.seen_ns, self._seen.seen_ns))
-        check(offset, now, loss=self._options.fail_on_data_loss)
-        self._seen = now.end
-        last = max(offset.revision, min(now.last, self._until)) if self._until is not None else now.last
-        if isinstance(limit, ReadMaxRows):
-            last = await reach(binding, now, offset.revision, last, limit.max_rows)
-        return await after(binding, now, last)
+    async def _begin(self, client: kvctl.Client) -> Offsets:
+        revision, time_text = self._options.starting_revision, self._options.starting_time
+        extents = await self._look(client, ())
+        return {name: await beginning(*extent, revision, time_text) for name, extent in extents.items()}
+
+    async def _look(self, client: kvctl.Client, known: Iterable[str]) -> dict[str, tuple[Binding, StreamExtent]]:
+        """Return each bucket's stream and its state; of a pattern, also of those `known` already."""
+        names = await names_of(client.api, self._options)
+        more = known if self._options.bucket_pattern else ()
+        found = {}
+        for name in dict.fromkeys((*names, *more)):
+            try:
+                found[name] = await look(client.bucket(name))
+            except BucketNotFound:
+                if self._options.bucket or self._options.fail_on_data_loss:
+                    raise
+        return found
+
+    async def _ends(self, client: kvctl.Client, offsets: Offsets, limit: ReadLimit) -> Offsets:
+        """Return the end of the next batch of each bucket; those of deleted buckets stay where they are."""
+        extents = await self._look(client, offsets)
+        begins = {name: self._since(name, offsets, now) for name, (_, now) in extents.items()}
+        lasts = {}
+        for name, (_, now) in extents.items():
+            check(begins[name], now, loss=self._options.fail_on_data_loss)
+            until = now.last if self._until is None else min(now.last, self._until.get(name, 0))
+            lasts[name] = max(begins[name].revision, until)
+        self._seen = {name: now.end for name, (_, now) in extents.items()}
+        available = {name: last - begins[name].revision for name, last in lasts.items()}
+        if self._too_few(sum(available.values())):
+            lasts = {name: begin.revision for name, begin in begins.items()}
+        elif isinstance(limit, ReadMaxRows):
+            for name, most in limits(available, limit.max_rows).items():
+                lasts[name] = await reach(*extents[name], begins[name].revision, lasts[name], most)
+        self._behind = {name: now.last - lasts[name] for name, (_, now) in extents.items()}
+        ends = {name: await after(*extents[name], last) for name, last in lasts.items()}
+        return {**{name: offset for name, offset in offsets.items() if self._options.bucket_pattern}, **ends}
+
+    def _since(self, name: str, offsets: Offsets, now: StreamExtent) -> Offset:
+        """Return the start of a bucket's next batch: the beginning of one that the query did not know."""
+        offset, seen = offsets.get(name), self._seen.get(name)
+        if offset is None:
+            return Offset(0, now.incarnation)
+        if seen and seen.revision == offset.revision:
+            return replace(offset, seen_ns=max(offset.seen_ns, seen.seen_ns))
+        return offset
+
+    def _too_few(self, available: int) -> bool:
+        """Return whether a batch should wait for more revisions."""
+        least, delay = self._options.min_revisions_per_trigger, self._options.max_trigger_delay.total_seconds()
+        waits = least is not None and available < least and self._until is None
+        return waits and time.monotonic() - self._planned < delay
 
     async def _rows(self, part: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
         """Yield the rows; checks the bucket again, as a batch may be read long after it was planned."""
-
-        options = self._options
+        options, name = self._options, part.bucket
         async with connected(options) as client:
-            source, now = await look(client.bucket(options.bucket))
+            source, now = await look(client.bucket(name))
             start = (
                 part.start if part.first == part.start.revision + 1 else replace(part.start, revision=part.first - 1)
             )
             check(start, now, loss=options.fail_on_data_loss)
-            watch = LossWatch(client.bucket(options.bucket), start, part.last) if options.fail_on_data_loss else None
-            cut = Cut(
-                options.bucket,
-                source.stream,
-                source.prefix,
-                source.api.prefix,
-                now.incarnation,
-                part.last,
-                options.filter,
-            )
-            decoder = Decoder(self._schema, options.bucket, source.prefix)
+            watch = LossWatch(client.bucket(name), start, part.last) if options.fail_on_data_loss else None
+            place = (name, source.stream, source.prefix, source.api.prefix)
+            cut = Cut(*place, now.incarnation, part.last, options.filter)
+            decoder = Decoder(self._schema, name, source.prefix)
             reading = PartReading(source.api, cut, replace(options, mode="changes"), decoder, watch)
             async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:
                 async for batch in batches:
@@ -174,6 +241,11 @@ def _check_options(options: SourceOptions) -> None:
         raise UsageError(
             "Options `fromRevision` and `toRevision` cannot be used with a stream",
             hint="Set `startingRevision` for the start of a stream",
+        )
+    if options.ending_time:
+        raise UsageError(
+            "Option `endingTime` cannot be used with a stream",
+            hint="The trigger `availableNow` ends a stream; a read in mode changes ends at a time",
         )
 
 
@@ -225,18 +297,6 @@ async def after(binding: Binding, extent: StreamExtent, revision: int) -> Offset
         if found is not None:
             return replace(offset, seen_ns=found.time_ns - 1, held=found.sequence)
     return offset
-
-
-def starting_time_ns(text: str, clock: ServerClock) -> int:
-    """Parse `startingTime` as nanoseconds, truncated to the microseconds of Spark's times. Raises UsageError."""
-    now = clock.now_ns()
-    moment = parse_time(text, now)
-    if moment > now:
-        raise UsageError(
-            f"`startingTime` {format_time(moment)} is in the future",
-            hint="`startingRevision=latest` starts with new writes",
-        )
-    return moment // 1000 * 1000
 
 
 async def reach(binding: Binding, extent: StreamExtent, after: int, last: int, most: int) -> int:

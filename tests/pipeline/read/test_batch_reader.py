@@ -1,5 +1,6 @@
 """Buckets read by Spark: columns, modes, filters, and nothing left on the server."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -11,7 +12,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import col, lit
 
 from kvctl.errors import BucketNotFound, HistoryLost, KvctlError, UsageError
+from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.units import format_time
 from tests.pipeline.reading import Read
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -58,6 +62,112 @@ def test_every_value_and_key_comes_as_it_was_written(load, fill, raw):
     stored = raw.api(f"STREAM.MSG.GET.KV_{name}", {"seq": 3})["message"]["time"]
     created = load(name).where("revision = 3").selectExpr("cast(created as string)", "unix_micros(created)").first()
     assert created[1] == (datetime.fromisoformat(stored[:26].rstrip("Z")).replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+
+class TestSeveralBuckets:
+    def test_buckets_of_a_list_are_read_with_their_names(self, server, fill):
+        one, two = fill({"a": b"1"}), fill({"a": b"2", "b": b"3"})
+        rows = Read(server.url, "", buckets=f"{one},{two}").rows()
+        assert [(row["bucket"], row["key"], row["value"]) for row in rows] == [
+            (one, "a", b"1"),
+            (two, "a", b"2"),
+            (two, "b", b"3"),
+        ]
+        assert list(rows[0]) == ["key", "value", "revision", "created", "operation", "bucket"]
+
+    def test_a_pattern_is_a_regular_expression_and_leaves_mirrors_out(self, server, fill, raw, unique):
+        name = fill({"a": b"1"})
+        raw.create_stream(f"KV_{name}_M", mirror={"name": f"KV_{name}"}, max_msgs_per_subject=1, allow_direct=True)
+        raw.create_bucket(f"{name}_B", {"b": b"2"})
+        rows = Read(server.url, "", bucketPattern=f"{name}.*", columns="bucket,key").rows()
+        assert rows == [{"bucket": name, "key": "a"}, {"bucket": f"{name}_B", "key": "b"}]
+        with pytest.raises(BucketNotFound, match=r"No bucket has a name that matches `nothing\.\*`"):
+            Read(server.url, "", bucketPattern="nothing.*")
+
+    def test_tasks_are_shared_by_the_buckets(self, server, fill):
+        names = [fill({f"k{number}": b"" for number in range(20)}) for _ in range(3)]
+        for options, tasks in (({"partitions": "6"}, 6), ({"partitions": "2"}, 3), ({"minPartitions": "7"}, 9)):
+            assert len(Read(server.url, "", buckets=",".join(names), mode="changes", **options).parts) == tasks
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"bucket": "a", "buckets": "b"}, "Only one of the options"),
+            ({"buckets": "a,b", "asOf": "5"}, "`asOf` is a revision of one bucket"),
+            ({"buckets": "a,b", "startingRevision": "5"}, "`startingRevision` is a revision of one bucket"),
+            ({"bucketPattern": "a("}, "is not a regular expression"),
+            ({"bucket": "a", "mode": "changes", "toRevision": "1", "endingTime": "-1h"}, "cannot be combined"),
+            ({"bucket": "a", "minPartitions": "3", "partitions": "2"}, "3 is greater than `partitions`, 2"),
+            ({"bucket": "a", "minRevisionsPerTrigger": "3", "maxRevisionsPerTrigger": "2"}, "3 is greater than"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(self, options, words):
+        with pytest.raises(UsageError, match=words):
+            KvDataSource(options)
+
+    def test_a_write_needs_one_bucket(self):
+        with pytest.raises(UsageError, match="A write needs the option `bucket`"):
+            KvDataSource({"buckets": "a,b"}).writer(schema_of(("key", "value")), False)
+
+
+class TestTimes:
+    @pytest.fixture
+    def written(self, fill, raw):
+        """Two entries, a pause, and two more; the bucket, and a time in the pause."""
+        name = fill({"a": b"1", "b": b"2"}, max_msgs_per_subject=5)
+        time.sleep(0.05)
+        middle = format_time(time.time_ns())
+        time.sleep(0.05)
+        raw.put(name, "a", b"3")
+        raw.put(name, "c", b"4")
+        return name, middle
+
+    @pytest.mark.parametrize(
+        ("options", "revisions"),
+        [
+            ({"mode": "latest"}, [1, 2]),
+            ({"mode": "history"}, [1, 2]),
+            ({"mode": "changes"}, [1, 2]),
+            ({"mode": "changes", "fromRevision": "2"}, [2]),
+        ],
+    )
+    def test_a_read_ends_before_a_time(self, server, written, options, revisions):
+        name, middle = written
+        rows = Read(server.url, name, endingTime=middle, **options).rows()
+        assert sorted(row["revision"] for row in rows) == revisions
+
+    def test_adjacent_times_have_each_change_once(self, server, written):
+        name, middle = written
+        for options, revisions in (
+            ({"startingTime": middle}, [3, 4]),
+            ({"startingTime": "-1h", "endingTime": middle}, [1, 2]),
+            ({"startingTime": middle, "endingTime": middle}, []),
+        ):
+            rows = Read(server.url, name, mode="changes", **options).rows()
+            assert [row["revision"] for row in rows] == revisions
+
+    def test_a_time_before_everything_reads_nothing_and_one_to_come_reads_all(self, server, written):
+        name, _ = written
+        for mode, everything in (("latest", 3), ("history", 4), ("changes", 4)):
+            assert Read(server.url, name, mode=mode, endingTime="-1h").rows() == []
+            future = format_time(time.time_ns() + 10**12)
+            assert len(Read(server.url, name, mode=mode, endingTime=future).rows()) == everything
+
+
+def test_headers_are_a_column_on_request(server, fill, raw):
+    name = fill({"a": b"1"})
+    raw.put(name, "b", b"2", {"Trace": "7"})
+    rows = Read(server.url, name, includeHeaders="true").rows()
+    assert [row["headers"] for row in rows] == [None, [("Trace", "7")]]
+    rows = Read(server.url, name, includeHeaders="true", columns="key").rows()
+    assert [list(row) for row in rows] == [["key", "headers"]] * 2
+
+
+def test_tasks_are_at_least_as_many_as_asked_for_where_a_read_can_be_divided(server, fill):
+    name = fill({f"k{number}": b"" for number in range(10)})
+    for mode, tasks in (("changes", 4), ("latest", 1)):
+        read = Read(server.url, name, mode=mode, minPartitions="4")
+        assert (len(read.parts), len(read.rows())) == (tasks, 10)
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.errors import ConflictError, HistoryLost, StreamReplaced, UsageError
-from kvctl.pipeline.read.offsets import SMALLEST, Offset, StreamExtent, check, check_start, ranges
+from kvctl.pipeline.read.offsets import (
+    SMALLEST,
+    Offset,
+    StreamExtent,
+    check,
+    check_start,
+    document_of,
+    limits,
+    offsets_of,
+    ranges,
+)
 
 HOUR = 3600 * 10**9
 LIFE = "2026-01-31T12:00:00.123456789Z"
@@ -25,6 +35,23 @@ def test_partitions_hold_every_revision_once_in_order(after, length, partitions)
     assert all(last - first + 1 >= min(SMALLEST, length) for first, last in found)
 
 
+@given(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 64))
+def test_small_batches_have_the_partitions_that_are_asked_for(after, length, least):
+    found = ranges(after, after + length, 64, least)
+    assert len(found) == min(least, length)
+    assert [revision for first, last in found for revision in range(first, last + 1)] == list(
+        range(after + 1, after + length + 1)
+    )
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**6)), st.integers(1, 10**6))
+def test_a_limit_is_shared_in_proportion_and_starves_no_bucket(available, most):
+    found = limits(available, most)
+    assert found.keys() == available.keys()
+    assert sum(found.values()) <= most + len(available)
+    assert all(found[name] >= 1 for name, number in available.items() if number)
+
+
 def test_a_batch_without_revisions_has_no_partition():
     assert ranges(100, 100, 4) == []
     assert ranges(100, 90, 4) == []
@@ -33,6 +60,18 @@ def test_a_batch_without_revisions_has_no_partition():
 @pytest.mark.parametrize("offset", [READ, Offset(0, LIFE)])
 def test_an_offset_survives_its_checkpoint(offset):
     assert Offset.parse(offset.document()) == offset
+
+
+def test_offsets_of_several_buckets_survive_and_do_not_mix_with_those_of_one():
+    offsets = {"b": READ, "a": Offset(0, LIFE)}
+    several, one = document_of(offsets, ""), document_of(offsets, "b")
+    assert offsets_of(several, "") == offsets
+    assert offsets_of(one, "b") == {"b": READ}
+    assert one == READ.document()
+    with pytest.raises(ConflictError, match="belongs to a query of several buckets, and this one is of one bucket"):
+        offsets_of(several, "b")
+    with pytest.raises(ConflictError, match="belongs to a query of one bucket"):
+        offsets_of(one, "")
 
 
 def test_offsets_of_a_newer_kvctl_are_refused_by_name():

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import kvctl
-from kvctl.errors import HistoryLost, StreamReplaced, UsageError
+from kvctl.errors import BucketNotFound, HistoryLost, StreamReplaced, UsageError
 from kvctl.jetstream import streams
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.read.columns import schema_of
@@ -118,6 +118,118 @@ def test_what_is_there_now_is_read_in_batches_and_no_more(begin, put):
     while (end := reader.latestOffset(offsets[-1], limit)) != offsets[-1]:
         offsets.append(end)
     assert [keys(reader, *batch) for batch in pairwise(offsets)] == [["k0", "k1"], ["k2", "k3"], ["k4"]]
+    reader.stop()
+
+
+class TestSeveralBuckets:
+    @pytest.fixture
+    def names(self, raw, bucket_name):
+        for suffix in "ab":
+            raw.create_bucket(
+                f"{bucket_name}_{suffix}", {f"{suffix}{n}": b"" for n in range(3)}, max_msgs_per_subject=5
+            )
+        return [f"{bucket_name}_{suffix}" for suffix in "ab"]
+
+    @pytest.fixture
+    def of(self, server):
+        def of(**options: str) -> KvStreamReader:
+            return KvStreamReader(schema_of(("key", "revision", "bucket")), parse({"url": server.url, **options}))
+
+        return of
+
+    @pytest.mark.guarantee("pipeline-25")
+    def test_each_bucket_continues_where_it_was(self, of, names, raw):
+        first = of(buckets=",".join(names))
+        begin = first.initialOffset()
+        end = first.latestOffset(begin, ALL)
+        assert keys(first, begin, end) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+        first.stop()
+        raw.put(names[1], "b9", b"")
+        again = of(buckets=",".join(names))
+        later = again.latestOffset(end, ALL)
+        assert keys(again, end, later) == ["b9"]
+        assert again.latestOffset(later, ALL) == later
+        again.stop()
+
+    def test_a_batch_has_a_share_of_each_bucket_and_the_progress_tells_what_is_left(self, of, names):
+        reader = of(bucketPattern=f"{names[0][:-1]}.", maxRevisionsPerTrigger="2")
+        offsets = [reader.initialOffset()]
+        while (end := reader.latestOffset(offsets[-1], reader.getDefaultReadLimit())) != offsets[-1]:
+            offsets.append(end)
+            left = 6 - sum(len(keys(reader, *batch)) for batch in pairwise(offsets))
+            reported = reader.reportLatestOffset() or {}
+            assert reported["behind"] == left
+            assert [offset["revision"] for offset in reported["buckets"].values()] == [3, 3]
+        assert [keys(reader, *batch) for batch in pairwise(offsets)] == [["a0", "b0"], ["a1", "b1"], ["a2", "b2"]]
+        reader.stop()
+
+    def test_a_bucket_that_comes_later_is_read_from_its_beginning(self, of, names, raw):
+        reader = of(bucketPattern=f"{names[0][:-1]}.", startingRevision="latest")
+        begin = reader.initialOffset()
+        assert reader.latestOffset(begin, ALL) == begin
+        raw.create_bucket(f"{names[0][:-1]}c", {"c0": b"", "c1": b""})
+        end = reader.latestOffset(begin, ALL)
+        assert keys(reader, begin, end) == ["c0", "c1"]
+        reader.stop()
+
+    @pytest.mark.guarantee("pipeline-26")
+    def test_a_deleted_bucket_is_a_loss_that_can_be_allowed(self, of, names, raw):
+        pattern = f"{names[0][:-1]}."
+        reader, lenient = of(bucketPattern=pattern), of(bucketPattern=pattern, failOnDataLoss="false")
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin, ALL)
+        raw.api(f"STREAM.DELETE.KV_{names[0]}")
+        raw.put(names[1], "b9", b"")
+        with pytest.raises(BucketNotFound):
+            reader.latestOffset(end, ALL)
+        assert keys(lenient, end, lenient.latestOffset(end, ALL)) == ["b9"]
+        reader.stop()
+        lenient.stop()
+
+    def test_existing_data_is_that_of_the_start(self, of, names, raw):
+        reader = of(bucketPattern=f"{names[0][:-1]}.")
+        reader.prepareForTriggerAvailableNow()
+        begin = reader.initialOffset()
+        raw.put(names[0], "later", b"")
+        raw.create_bucket(f"{names[0][:-1]}d", {"d0": b""})
+        end = reader.latestOffset(begin, ALL)
+        assert keys(reader, begin, end) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+        reader.stop()
+
+
+def test_a_batch_waits_for_enough_revisions_but_not_for_ever(begin, put):
+    put("a")
+    reader = begin(minRevisionsPerTrigger="3", maxTriggerDelay="500ms")
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert end["revision"] == 1, "the first batch does not wait"
+    put("b")
+    assert reader.latestOffset(end, ALL) == end
+    assert (reader.reportLatestOffset() or {})["behind"] == 1
+    put("c")
+    put("d")
+    end = reader.latestOffset(end, ALL)
+    assert end["revision"] == 4
+    put("e")
+    assert reader.latestOffset(end, ALL) == end
+    time.sleep(0.5)
+    assert reader.latestOffset(end, ALL)["revision"] == 5
+    reader.prepareForTriggerAvailableNow()
+    put("f")
+    patient = begin(minRevisionsPerTrigger="3")
+    patient.prepareForTriggerAvailableNow()
+    assert patient.latestOffset(end, ALL)["revision"] == 6, "what exists is read without waiting"
+    reader.stop()
+    patient.stop()
+
+
+def test_a_small_batch_has_as_many_tasks_as_asked_for(begin, put):
+    for number in range(6):
+        put(f"k{number}")
+    reader = begin(minPartitions="3")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert len(reader.partitions(start, end)) == 3
+    assert keys(reader, start, end) == [f"k{number}" for number in range(6)]
     reader.stop()
 
 

@@ -85,6 +85,25 @@ def test_columns_and_filters_are_those_of_a_read(fill, read, stream):
     assert stream(bucket, columns="key,ttl,bucket").columns == ["key", "ttl", "bucket"]
 
 
+def test_progress_of_several_buckets_tells_how_far_a_query_is_behind(spark, server, fill, tmp_path):
+    names = [fill({f"k{number}": b"x" for number in range(4)}) for _ in range(2)]
+    source = spark.readStream.format("nats-kv").options(
+        url=server.url, buckets=",".join(names), maxRevisionsPerTrigger=4, includeHeaders=True
+    )
+    rows = []
+    query = (
+        source.load()
+        .writeStream.foreachBatch(lambda batch, _: rows.extend((row.bucket, row.key) for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(rows) == sorted((name, f"k{number}") for name in names for number in range(4))
+    progress = [json.loads(batch["sources"][0]["latestOffset"])["behind"] for batch in query.recentProgress]
+    assert progress[:2] == [4, 0]
+
+
 @pytest.mark.guarantee("pipeline-27")
 def test_a_bucket_made_anew_is_refused_by_its_name(fill, raw, read):
     bucket = fill({"a": b"1"})
@@ -120,6 +139,7 @@ def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill, raw, read):
         ({"startingRevision": "5", "startingTime": "-1h"}, "cannot be combined"),
         ({"maxRevisionsPerTriger": "5"}, "`maxRevisionsPerTriger` is not an option of nats-kv"),
         ({"mode": "changes", "fromRevision": "5"}, "cannot be used with a stream"),
+        ({"endingTime": "-1h"}, "`endingTime` cannot be used with a stream"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(options, words):
