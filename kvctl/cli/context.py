@@ -30,8 +30,8 @@ from kvctl.errors import (
 from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import permissions as jetstream_permissions
 from kvctl.kv import catalog
-from kvctl.render.fields import columns
-from kvctl.render.view import Column, View, document, size_text
+from kvctl.render.fields import columns, number_text, title_line
+from kvctl.render.view import Column, Line, Row, View, document, size_text
 from kvctl.units import format_duration
 
 group(
@@ -46,14 +46,6 @@ group(
 
 FIELDS = CONTEXT.fields[: CONTEXT.fields.index("authentication")]
 """Fields of a context file."""
-_LABELS = {
-    "creds": "Credentials",
-    "nkey": "NKey seed",
-    "user_jwt": "User JWT",
-    "cert": "TLS certificate",
-    "key": "TLS key",
-    "ca": "TLS authority",
-}
 _CHANGED = "changed"
 _WAYS = {"creds": "creds", "nkey": "nkey", "user_jwt": "jwt", "user": "password", "token": "token", "cert": "tls"}
 _FLAG_NAMES = {"server": "url", "tls-cert": "cert", "tls-key": "key", "tls-ca": "ca"}
@@ -214,6 +206,7 @@ async def delete(session: Session, name: Name, yes: Yes = False) -> None:
     ],
     see=["context show", "server run"],
     prints=(CONTEXT_TEST,),
+    in_pipe="fields",
 )
 async def examine(
     session: Session,
@@ -312,9 +305,12 @@ def facts_of(context: "kvctl.Context") -> dict[str, Any]:
 
 
 def details(facts: dict[str, Any]) -> View:
-    """Build a document that lists the fields that are set in a table, and every field in other formats."""
-    shown = [Column(key, _LABELS.get(key)) for key, value in facts.items() if value]
-    return document(facts, *shown, tsv=tuple(facts))
+    """Build a card of the settings that differ from the defaults; other formats have every field."""
+    return document(facts, *map(Column, facts), tsv=tuple(facts), title=_title, groups=_GROUPS)
+
+
+def _title(row: Row) -> Line:
+    return title_line(row["name"], "context") if row["name"] else [("connection without a context", "dim")]
 
 
 def difference_text(row: dict[str, Any]) -> str:
@@ -444,7 +440,7 @@ def _view(facts: dict[str, Any]) -> View:
         columns=columns(
             "action answer subject",
             answer=Column("answer", "Allowed", style=_STYLE.__getitem__),
-            subject=Column("subject", keep=True),
+            subject=Column("subject", wrap=True, keep=True),
         ),
         below="remark",
         rows=[
@@ -452,16 +448,45 @@ def _view(facts: dict[str, Any]) -> View:
             for item in facts["permissions"]
         ],
     )
-    usage = [Column("jetstream", name.capitalize(), text=_usage(name)) for name in _LIMITS]
-    shown = columns(
-        "name url url_from usable rtt server",
-        url_from="URL from",
-        rtt=Column("rtt", "Round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
+    usage = [Column("jetstream", name, text=_usage(name)) for name in _LIMITS]
+    answer = columns(
+        "server rtt",
         server=Column("server", text=_server_text),
+        rtt=Column("rtt", "round trip", text=lambda seconds: f"{seconds * 1000:.1f} ms"),
     )
     return document(
-        facts, *shown, *usage, tsv=CONTEXT_TEST.columns, name="usable", sections=[("Permissions", permissions)]
+        facts,
+        *map(Column, CONTEXT_TEST.fields),
+        tsv=CONTEXT_TEST.columns,
+        name="usable",
+        title=_tested_title,
+        groups=(_GROUPS[1], answer, usage, columns("error")),
+        sections=[("Permissions", permissions)],
     )
+
+
+def _tested_title(row: Row) -> Line:
+    usable = ("✓ usable", "green") if row["usable"] else ("✗ not usable", "red")
+    return [*_title(row), (" · ", "dim"), usable]
+
+
+_GROUPS = (
+    columns("description", description=""),
+    columns("url url_from", url=Column("url", text=lambda url: url.replace(",", ", ")), url_from="from"),
+    columns(
+        "authentication user password token creds nkey user_jwt user_seed cert key ca tls_first domain api_prefix "
+        "inbox_prefix read_only",
+        creds="credentials",
+        nkey="NKey seed",
+        user_jwt="JWT",
+        cert="TLS certificate",
+        key="TLS key",
+        ca="TLS authority",
+        tls_first=Column("tls_first", "", text=lambda first: "TLS first" * first),
+        read_only=Column("read_only", "", text=lambda read_only: "read-only" * read_only),
+    ),
+)
+"""Lines of a context's card: what it is for, where it connects, and how."""
 
 
 def _server_text(server: dict[str, Any]) -> str:
@@ -471,7 +496,7 @@ def _server_text(server: dict[str, Any]) -> str:
 
 
 def _usage(name: str) -> Any:
-    show = size_text if name in ("memory", "storage") else str
+    show = size_text if name in ("memory", "storage") else number_text
 
     def text(jetstream: dict[str, Any]) -> str:
         limit = jetstream["limits"][name]

@@ -47,7 +47,14 @@ def record(text: str, table: str = "") -> PrintedRecord:
     return PrintedRecord(text, table)
 
 
-_HEADINGS = {"bytes": "size", "id": "commit", "lag": "behind", "last_seen": "seen", "seconds": "time"}
+_HEADINGS = {
+    "bytes": "size",
+    "id": "commit",
+    "lag": "behind",
+    "last_seen": "seen",
+    "seconds": "time",
+    "values": "entries",
+}
 """Usual headings of fields, where they are not their names."""
 
 ANY = record("")
@@ -237,7 +244,7 @@ CAPTURED = record("bucket path checkpoint revision rows files captured seconds")
 COMPACTED = record("bucket (capture) path revision keys files bytes captured (replaced) seconds")
 BUCKET_STATISTICS = record(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day (prefixes) "
-    "more_prefixes (largest)"
+    "more_prefixes (largest) stored"
 )
 PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("statements seconds")

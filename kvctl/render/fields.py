@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvctl.phrases import counted
-from kvctl.render.view import Column, Line, age_text, duration_text, elapsed_text, size_text
+from kvctl.render.view import Column, Line, Row, age_text, duration_text, elapsed_text, size_text
 
 _HEALTH_STYLES = {"ok": "green", "consistent": "green", "unconfirmed": "dim", "behind": "yellow", "silent": "yellow"}
 _HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "behind": "▲", "silent": "▲"}
@@ -75,10 +75,16 @@ def title_line(name: str, *facts: str | None, state: str | None = None) -> Line:
     return [*line, (" · ", "dim"), (health_text(state), health_style(state))] if state else line
 
 
+def title_in(row: Row, what: str, *facts: str | None) -> Line:
+    """Return the first line of the card of a stream or consumer: `ORDERS  bucket in lon · ✓ ok`."""
+    cluster = (row["cluster"] or {}).get("name")
+    return title_line(row["name"], f"{what} in {cluster}" if cluster else what, *facts, state=row.get("state"))
+
+
 def stored(replicas: int, storage: str) -> Column:
-    """Return the column of a card for where a stream is stored: `3 replicas on file`."""
+    """Return the column of a card for where a stream is stored: `3 stream replicas on file`."""
     where = "in memory" if storage == "memory" else "on file"
-    return Column("replicas", "", text=lambda _: f"{counted(replicas, 'replica')} {where}")
+    return Column("replicas", "", text=lambda _: f"{counted(replicas, 'stream replica')} {where}")
 
 
 def headers_text(headers: Mapping[str, str]) -> str:
@@ -97,12 +103,14 @@ def history_text(history: int) -> str:
     return str(history) if history > 0 else "unlimited"
 
 
+LEADER = Column("cluster", "leader", text=lambda cluster: str(cluster["leader"] or "none"))
+"""Column of a card for the leader of a stream or consumer, from the JSON object of its servers."""
 operation_style: Callable[[Any], str] = {"PUT": "green", "DEL": "red", "PURGE": "red bold"}.__getitem__
 """Colours of operations."""
 _COUNTS = (
     "ack_pending changed_today collisions consumers deleted delivered differing entries expiring extra "
     "keys local messages missing overwrite partitions pending purge refill rejected replicas rows staged "
-    "stale unchanged values written"
+    "stale unchanged written"
 )
 """Fields that count: aligned right in tables, and never truncated."""
 _POSITIONS = "origin_revision partition revision sequence"
@@ -135,6 +143,7 @@ FIELDS: dict[str, Column] = {
         Column("state", text=health_text, style=health_style, keep=True),
         Column("ttl", text=lambda ttl: ttl if ttl == "never" else duration_text(ttl), right=True),
         Column("value", flex=True),
+        Column("values", "Entries", text=number_text, right=True),
     )
 }
 

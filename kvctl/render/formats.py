@@ -97,10 +97,10 @@ class TsvWriter(Lines):
 
 
 class FieldsWriter(Lines):
-    """Lines of a document's fields: `name<TAB>value`; a list has a line for each element, which names it."""
+    """Lines of a document's fields: `name<TAB>value`; a list has a line for each element, with its name or record."""
 
     def rows(self, batch: Sequence[Row]) -> bytes:
-        lines = [[name, _field(value)] for row in batch for name, value in _single_fields(row)]
+        lines = [[name, *map(_field, values)] for row in batch for name, *values in _single_fields(row)]
         text = "".join(["\t".join(map(_tsv_escaped, line)) + "\n" for line in lines])
         return raw_bytes(escape(text, keep="\t\n") if self.terminal else text)
 
@@ -184,18 +184,29 @@ def _fields(values: list[Any]) -> Iterable[str]:
     return map(str if kinds == {int} else _field, values)
 
 
-def _single_fields(row: Row) -> Iterator[tuple[str, Any]]:
-    """Yield each field that is not a list, and for each element of a list the singular of its name."""
+def _single_fields(row: Row) -> Iterator[tuple[Any, ...]]:
+    """Yield each field that is not a list, and for each element of a list the singular of its name, with values."""
     for name, value in row.items():
         if not isinstance(value, list | tuple):
             yield name, value
             continue
         one = _SINGULARS.get(name, name.removesuffix("s"))
         for item in value:
-            yield one, next((item[key] for key in _NAMING if key in item), item) if isinstance(item, dict) else item
+            if not isinstance(item, dict):
+                yield one, item
+            elif name in _RECORDS:
+                yield one, *(item[key] for key in _RECORDS[name])
+            else:
+                yield one, next((item[key] for key in _NAMING if key in item), item)
 
 
-_SINGULARS = {"dependents": "replica", "branches": "branch", "partition_details": "partition"}
+_SINGULARS = {"dependents": "replica", "branches": "branch", "partition_details": "partition", "prefixes": "prefix"}
+_RECORDS = {
+    "largest": ("key", "bytes"),
+    "permissions": ("action", "allowed", "subject", "reason"),
+    "prefixes": ("prefix", "keys", "deleted", "entries", "bytes"),
+}
+"""Lists whose elements are listings of their own: the fields on the line of each."""
 _NAMING = ("served_by", "name", "key", "prefix", "partition", "stream")
 """Fields that name an element of a list."""
 _NEEDS_ESCAPE = pattern(r'["\\\x00-\x1f]')

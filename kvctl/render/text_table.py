@@ -61,13 +61,12 @@ class TableWriter:
         shown = texts(layout.columns, batch, self.width)
         self._grow(layout, shown)
         lines = styled(layout.columns, batch, shown)
-        if not self.complete or self.view.light or len(batch) > DRAWN_ROWS:
-            head = [] if begun else [*self._heading(layout)]
-            drawn = head + [self._line(layout, line) for line in lines]
-        else:
-            text = cards.printed([cards.table(layout, lines)], width=table_width(layout.widths), color=self.color)
-            drawn = text.splitlines(keepends=True)
-        return utf8("".join(self._with_remarks(drawn, batch) if self.view.below else drawn))
+        if self.complete and not (self.view.light or self.view.below or len(batch) > DRAWN_ROWS):
+            return utf8(self._drawn(layout, lines))
+        head = [] if begun else [*self._heading(layout)]
+        if self.view.below:
+            return utf8("".join([*head, *self._with_remarks(layout, lines, batch)]))
+        return utf8("".join([*head, *(self._line(layout, line) for line in lines)]))
 
     def end(self) -> bytes:
         """Render the view's sections."""
@@ -88,13 +87,16 @@ class TableWriter:
         rule = "─" * (width if self.width is None else min(width, self.width))
         yield f"{paint(rule, 'dim') if self.color else rule}\n"
 
-    def _with_remarks(self, lines: list[str], batch: Sequence[Row]) -> Iterator[str]:
-        """Yield the lines, each row's with its remark below it."""
+    def _drawn(self, layout: Layout, lines: Sequence[Line], *, headings: bool = True) -> str:
+        drawn = cards.table(layout, lines, headings=headings)
+        return cards.printed([drawn], width=table_width(layout.widths), color=self.color)
+
+    def _with_remarks(self, layout: Layout, lines: Sequence[Line], batch: Sequence[Row]) -> Iterator[str]:
+        """Yield each row, over several lines if it must, with its remark below it."""
         from textwrap import wrap
 
-        yield from lines[: len(lines) - len(batch)]  # the headings
-        for line, row in zip(lines[len(lines) - len(batch) :], batch, strict=True):
-            yield line
+        for line, row in zip(lines, batch, strict=True):
+            yield self._drawn(layout, [line], headings=False)
             remark = escape(str(row.get(self.view.below) or ""))
             width = max((self.width or len(remark) + len(GAP)) - len(GAP), NAME_WIDTH)
             yield from (f"{GAP}{part}\n" for part in wrap(remark, width, break_on_hyphens=False))

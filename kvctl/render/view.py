@@ -85,8 +85,8 @@ def document(
     groups: Sequence[Sequence[Column]] = (),
     sections: Sequence[tuple[str, View]] = (),
 ) -> View:
-    """Return a view of one document, by default with a column for each field."""
-    shown = columns or [Column(key) for key in row]
+    """Return a view of one document, by default with the columns of its card, or one for each field."""
+    shown = columns or [column for group in groups for column in group] or [Column(key) for key in row]
     return View(
         columns=shown, rows=[row], tsv=tsv, single=True, name=name, title=title, groups=groups, sections=sections
     )

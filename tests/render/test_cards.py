@@ -71,9 +71,9 @@ def test_a_document_with_a_title_is_a_card():
         row, title=lambda row: [(row["name"], "bold")], groups=[columns("values bytes"), columns("ttl history")]
     )
     writer = DetailsWriter(view, width=80, color=False)
-    assert writer.rows([row]).decode() == "ORDERS\n\n  values 5,000 · size 2.0 KiB\n  history 5\n"
+    assert writer.rows([row]).decode() == "ORDERS\n\n  entries 5,000 · size 2.0 KiB\n  history 5\n"
     assert DetailsWriter(view, width=20, color=False).rows([row]).decode() == (
-        "ORDERS\n\n  values 5,000\n  size 2.0 KiB\n  history 5\n"
+        "ORDERS\n\n  entries 5,000\n  size 2.0 KiB\n  history 5\n"
     )
 
 

@@ -15,8 +15,8 @@ from kvctl.kv import config as kv_config
 from kvctl.kv import stream_kind
 from kvctl.phrases import joined
 from kvctl.render import cards
-from kvctl.render.fields import bar_text, columns, number_text, stored, title_line
-from kvctl.render.view import Column, Line, Row, View, document, duration_text, limit_text
+from kvctl.render.fields import LEADER, bar_text, columns, number_text, stored, title_in
+from kvctl.render.view import Column, Row, View, document, duration_text, limit_text
 from kvctl.topology.health import health as health_health
 from kvctl.topology.health import inspection, overview
 from kvctl.topology.model import notation
@@ -158,19 +158,21 @@ def bucket_view(found: "overview.Overview") -> View:
         ("Replicated by", View(columns=_DEPENDENTS, rows=row["dependents"] or [])),
     ]
     groups = (_GENERAL, _CONTENTS, (*_KEPT, *_settings(row["config"] or {}), *_place(row, choices)))
-    return document(row, *_DETAILS, tsv=BUCKET.columns, title=_title, groups=groups, sections=sections)
-
-
-def _title(row: Row) -> Line:
-    cluster = (row["cluster"] or {}).get("name")
-    return title_line(row["name"], f"{row['kind']} in {cluster}" if cluster else row["kind"], state=row["state"])
+    return document(
+        row,
+        *_DETAILS,
+        tsv=BUCKET.columns,
+        title=lambda row: title_in(row, row["kind"]),
+        groups=groups,
+        sections=sections,
+    )
 
 
 def _place(row: Row, choices: Sequence[Row]) -> Iterator[Column]:
     """Yield columns for where a bucket is stored, and by whom its reads are answered unless `choices` tell."""
     if row["replicas"] and row["config"]:
         yield stored(row["replicas"], row["config"].get("storage", "file"))
-    yield Column("cluster", "leader", text=lambda cluster: str(cluster["leader"] or "none"))
+    yield LEADER
     if not choices:
         yield Column("answered_by", "answered here by", text=_answering)
     yield Column("stream")

@@ -136,7 +136,7 @@ async def ls(
     STATE is `offline` if the servers of a stream do not answer; the columns of its contents are then empty. If only its
     name is known, KIND is `unknown`. With --all the list also has tables, repositories, `stream` for a plain stream
     with a bucket's name, and `incomplete` for the remains of an interrupted restore or copy. A mirror with the name of
-    a bucket is hidden by that bucket, and only listed with --all or --kind. VALUES counts all stored entries, including
+    a bucket is hidden by that bucket, and only listed with --all or --kind. ENTRIES are all stored entries, including
     history and deletions. --watch reads the list again every two seconds, and redraws it.
     """
     wanted, every = _kinds(kinds, everything), check_interval(watch, interval)
@@ -202,7 +202,7 @@ def _kinds(given: list[str] | None, everything: bool) -> tuple[str, ...] | None:
 async def show(session: Session, bucket: BucketName) -> None:
     """Show a bucket's state, settings, servers and replicas.
 
-    VALUES counts all stored entries, including history and deletions. ALTERNATES are the streams that can answer reads
+    ENTRIES counts all stored entries, including history and deletions. ALTERNATES are the streams that can answer reads
     of this bucket, as in `kvctl bucket alternates`. SERVED BY names the streams that answered some test reads.
     REPLICATED BY lists the mirrors and aggregates of the bucket in this account and domain; others are not visible.
     STATE is the same as in `kvctl topology status`. ORIGIN is `recreated` if the origin was recreated after the mirror

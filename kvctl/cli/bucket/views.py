@@ -14,8 +14,8 @@ from kvctl.kv import catalog
 from kvctl.kv import config as kv_config
 from kvctl.kv.maintenance import statistics
 from kvctl.phrases import counted
-from kvctl.render.fields import FIELDS, columns
-from kvctl.render.view import Column, View, age_text, document, size_text
+from kvctl.render.fields import FIELDS, columns, number_text, title_line
+from kvctl.render.view import Column, Line, Row, View, age_text, document, size_text
 from kvctl.topology.survey import graph
 from kvctl.units import format_time
 
@@ -89,6 +89,7 @@ def _unknown(stream: str, clue: "graph.Clue | None") -> dict[str, Any]:
     examples=["kvctl bucket stats orders", "kvctl bucket stats orders --by-prefix 1 -o json | jq .keys"],
     see=["bucket show", "help scale"],
     prints=(BUCKET_STATISTICS,),
+    in_pipe="fields",
 )
 async def stats(
     session: Session,
@@ -100,9 +101,9 @@ async def stats(
     """Count keys, deletions, entries and bytes of a bucket.
 
     DELETED are deleted keys that still have a marker, ENTRIES all stored entries, VALUES the bytes of the latest
-    values, ALL REVISIONS those of all values. `kvctl bucket show` has what is stored, with subjects and headers. WRITES
-    A DAY is empty if the history covers less than an hour. With --by-prefix, the numbers are listed per prefix, the
-    largest first; with --largest the keys of the largest values.
+    values, ALL REVISIONS those of all values, STORED those of the stream, with subjects and headers. WRITES A DAY is
+    empty if the history covers less than an hour. With --by-prefix, the numbers are listed per prefix, the largest
+    first; with --largest the keys of the largest values.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
     missing.
@@ -115,15 +116,20 @@ async def stats(
     more = len(groups) - len(prefixes)
     biggest = [{"key": key, "bytes": size} for size, key in found.largest]
     known = {"name": bucket, "last_revision": found.last_revision, "history": found.history, **_facts(found.total)}
-    known |= {"prefixes": prefixes, "more_prefixes": more, "largest": biggest}
+    known |= {"prefixes": prefixes, "more_prefixes": more, "largest": biggest, "stored": found.stored}
     row = row_of(BUCKET_STATISTICS, found.total, **known)
     sections = [
         ("Prefixes", View(columns=_GROUP, rows=prefixes, name="prefix")),
         ("Largest values", View(columns=columns("key bytes"), rows=biggest, name="key")),
     ]
-    session.show(document(row, *_SUMMARY, tsv=BUCKET_STATISTICS.columns, sections=sections))
+    fields = BUCKET_STATISTICS.columns
+    session.show(document(row, tsv=fields, title=_statistics_title, groups=_SUMMARY, sections=sections))
     if more:
         session.note(f"Not listed: {counted(more, 'smaller group')}; list more with `--limit`")
+
+
+def _statistics_title(row: Row) -> Line:
+    return title_line(row["name"], "statistics of a bucket")
 
 
 def _facts(group: "statistics.KeyGroup") -> dict[str, Any]:
@@ -146,17 +152,22 @@ _LISTED = columns(
     created=FIELDS["created"]._replace(yields=5),
 )
 _RATE = Column("writes_a_day", text=lambda rate: "" if rate is None else f"{rate:,.1f}", right=True)
-_SUMMARY = columns(
-    "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day",
-    last_revision="Revision",
-    bytes="Values",
-    held=Column("held", "All revisions", text=size_text),
-    oldest=Column("oldest", text=age_text),
-    writes_a_day=_RATE,
+_SUMMARY = (
+    columns(
+        "keys deleted entries last_revision history",
+        last_revision=Column("last_revision", "revision", text=number_text),
+    ),
+    columns(
+        "bytes held stored",
+        bytes="values",
+        held=Column("held", "all revisions", text=size_text),
+        stored=Column("stored", text=size_text),
+    ),
+    columns("changed_today writes_a_day oldest newest", oldest=Column("oldest", text=age_text), writes_a_day=_RATE),
 )
 _GROUP = columns(
     "prefix keys deleted entries bytes changed_today newest writes_a_day",
     prefix=Column("prefix", text=lambda prefix: prefix or "without a dot"),
-    changed_today=Column("changed_today", "Today", right=True),
+    changed_today=Column("changed_today", "Today", text=number_text, right=True),
     writes_a_day=_RATE,
 )

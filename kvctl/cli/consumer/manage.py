@@ -39,8 +39,8 @@ from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import config_diff, config_text, direct_get, edits, multi_get, streams
 from kvctl.jetstream.consumers import admin
 from kvctl.phrases import counted, quoted
-from kvctl.render.fields import columns
-from kvctl.render.view import Column, View, age_text, document, duration_text
+from kvctl.render.fields import FIELDS, LEADER, columns, number_text, title_in
+from kvctl.render.view import Column, Line, Row, View, age_text, document, duration_text
 from kvctl.units import duration_from_ns, duration_ns, duration_seconds, format_time, parse_time, parse_utc
 
 group(
@@ -428,15 +428,16 @@ def listing_view(infos: Iterable[dict[str, Any]], stream: str) -> View:
 def consumer_view(info: dict[str, Any]) -> View:
     """Build the view of one consumer."""
     row = consumer_row(info)
-    paused = (
-        [Column("pause_remaining", "Paused for", text=lambda seconds: duration_text(round(seconds)))]
-        if row["paused"]
-        else []
-    )
     peers = View(columns=_PEERS, rows=(row["cluster"] or {}).get("replicas", []))
     shown = "name durable_name description deliver_policy ack_policy filter_subject filter_subjects"
     settings = settings_columns(row["config"], config_text.CONSUMER, shown)
-    return document(row, *_DETAILS, *paused, *settings, tsv=CONSUMER.columns, sections=[("Servers", peers)])
+    groups = (_GENERAL, _FILTERS, _PROGRESS, _WAITING, (*_DELIVERY, *settings), _LIVES)
+    return document(row, tsv=CONSUMER.columns, title=_title, groups=groups, sections=[("Servers", peers)])
+
+
+def _title(row: Row) -> Line:
+    paused = "paused" if row["paused"] else None
+    return title_in(row, f"consumer of {row['stream']}", "durable" if row["durable"] else "ephemeral", paused)
 
 
 def consumer_row(info: dict[str, Any]) -> dict[str, Any]:
@@ -493,17 +494,22 @@ def _position(position: dict[str, Any]) -> dict[str, Any]:
 
 def _position_text(position: dict[str, Any]) -> str:
     active = f", {age_text(position['last_active'])}" if position["last_active"] else ""
-    return f"sequence {position['sequence']}{active}"
+    return f"sequence {position['sequence']:,}{active}"
 
 
-_DETAILS = columns(
-    "stream name durable description filters deliver_policy ack_policy delivered ack_floor pending ack_pending "
-    "redelivered waiting cluster created",
-    deliver_policy="Delivers",
-    ack_policy="Acks",
-    delivered=Column("delivered", text=_position_text),
-    ack_floor=Column("ack_floor", "Acknowledged up to", text=_position_text),
-    waiting="Pulls waiting",
-    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
+_GENERAL = columns("description", description="")
+_FILTERS = columns("filters")
+_PROGRESS = columns(
+    "delivered ack_floor",
+    delivered=Column("delivered", "delivered up to", text=_position_text),
+    ack_floor=Column("ack_floor", "acknowledged up to", text=_position_text),
 )
+_WAITING = columns(
+    "pending ack_pending redelivered waiting pause_remaining",
+    redelivered=Column("redelivered", text=number_text),
+    waiting=Column("waiting", "pulls waiting", text=number_text),
+    pause_remaining=Column("pause_remaining", "paused for", text=lambda seconds: duration_text(round(seconds))),
+)
+_DELIVERY = columns("deliver_policy ack_policy", deliver_policy="delivers", ack_policy="acks")
+_LIVES = (LEADER, FIELDS["created"])
 _PEERS = columns("name current lag")

@@ -18,7 +18,7 @@ from kvctl.errors import KvctlError, UsageError
 from kvctl.kv import stream_kind
 from kvctl.kv.names import is_ref
 from kvctl.render.fields import columns
-from kvctl.render.view import View, document
+from kvctl.render.view import View
 from kvctl.topology.survey import graph, inventory
 from kvctl.versions import catalog, refs, repositories
 
@@ -114,7 +114,7 @@ async def show(session: Session, name: Place) -> None:
     if is_ref(name):
         at = parse_at(name)
         shown = await (await open_repository(session, at.repository)).show(at.ref)
-        session.show(document(views.commit_row(shown), *views.COMMIT, tsv=records.COMMIT.fields, name="id"))
+        session.show(views.commit_document(shown, records.COMMIT.fields))
         return
     found, repository = await repositories.opened((await session.client()).api, parse_name(name))
     session.show(views.repository_document(found, await repository.branches(), await repository.tags()))

@@ -27,8 +27,8 @@ from kvctl.cli.repo.options import (
 )
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.phrases import counted
-from kvctl.render.fields import columns, short
-from kvctl.render.view import Column, Row, View, document
+from kvctl.render.fields import short
+from kvctl.render.view import Row, View, document
 from kvctl.versions import refs
 
 group(
@@ -88,9 +88,7 @@ async def branch_show(session: Session, at: AtBranch) -> None:
     commit = views.commit_row(await repository.show(status.commit))
     row = {"name": place.ref, "repository": place.repository, "commit": status.commit, "staged": len(status.changes)}
     row["last"] = commit
-    last = View(columns=views.COMMIT[1:], rows=[commit], single=True)
-    shown = columns("name repository commit staged", commit=Column("commit", style="yellow"))
-    session.show(document(row, *shown, tsv=BRANCH.columns, sections=[("Last commit", last)]))
+    session.show(views.ref_document(row, "branch", BRANCH.columns))
 
 
 @command(
@@ -199,10 +197,7 @@ async def tag_show(session: Session, at: AtTag) -> None:
     repository = await open_repository(session, place.repository)
     commit = views.commit_row(await repository.show(await _commit_of(repository, place)))
     row = {"name": place.ref, "repository": place.repository, "commit": commit["id"], "last": commit}
-    last = View(columns=views.COMMIT[1:], rows=[commit], single=True)
-    looks = {"name": Column("name", style="green"), "commit": Column("commit", style="yellow")}
-    shown = columns("name repository commit", **looks)
-    session.show(document(row, *shown, tsv=TAG.columns, sections=[("Commit", last)]))
+    session.show(views.ref_document(row, "tag", TAG.columns))
 
 
 @command(

@@ -14,7 +14,7 @@ from kvctl.phrases import counted
 from kvctl.render.escapes import escape, text_of
 from kvctl.render.fields import columns, first_line, number_text, short, stored, title_line
 from kvctl.render.terminal import paint
-from kvctl.render.view import Column, Row, View, age_text, document
+from kvctl.render.view import Column, Line, Row, View, document, moment_text
 from kvctl.units import format_size, format_time
 from kvctl.versions import catalog, model, ref_diff
 
@@ -25,11 +25,12 @@ def subject(commit: "model.Commit") -> str:
 
 
 COMMIT = columns(
-    "id parents message author created meta",
-    id=Column("id", "Commit", style="yellow"),
+    "id message author created parents meta",
+    id=Column("id", "commit", style="yellow"),
+    message=Column("message", ""),
+    created=Column("created", text=moment_text),
     parents=Column("parents", text=lambda parents: ", ".join(map(short, parents))),
-    message=Column("message"),
-    created=Column("created", text=lambda time: f"{time[:19]}Z ({age_text(time)})"),
+    meta=Column("meta", text=lambda meta: ", ".join(f"{name}={text}" for name, text in meta.items())),
 )
 """Columns of one commit."""
 
@@ -53,7 +54,40 @@ def show_made(session: Session, branch: str, commit: "model.Commit") -> None:
 
 def show_commit(session: Session, commit: "model.Commit") -> None:
     """Print a commit; only its id in a pipe."""
-    session.show(document(commit_row(commit), *COMMIT, tsv=NEW_COMMIT.columns, name="id"))
+    session.show(commit_document(commit, NEW_COMMIT.columns))
+
+
+def commit_document(commit: "model.Commit", tsv: Sequence[str]) -> View:
+    """Build the card of a commit."""
+    groups = (COMMIT[1:2], COMMIT[2:])
+    return document(commit_row(commit), *COMMIT, tsv=tsv, name="id", title=_commit_title, groups=groups)
+
+
+def _commit_title(row: Row) -> Line:
+    return [("commit ", "dim"), (row["id"], "yellow")]
+
+
+def ref_document(row: Row, kind: str, tsv: Sequence[str]) -> View:
+    """Build the card of a branch or a tag; `last` in its row is the commit."""
+    staged = f"{counted(row['staged'], 'key')} staged" if row.get("staged") else None
+    message, *others = map(_of_last, COMMIT[1:])
+    return document(
+        row,
+        *map(Column, row),
+        tsv=tsv,
+        title=lambda row: title_line(row["name"], f"{kind} of {row['repository']}", staged),
+        groups=((Column("commit", "commit", style="yellow"),), (message,), others),
+    )
+
+
+def _of_last(column: Column) -> Column:
+    """Return the column of a branch or tag that shows this one of its commit."""
+
+    def text(last: Row) -> str:
+        value = last[column.key]
+        return (column.text or str)(value) if value else ""
+
+    return Column("last", column.heading, text=text)
 
 
 def repository_row(found: "catalog.ExistingRepository") -> dict[str, Any]:
@@ -212,13 +246,16 @@ def status_view(session: Session, repository: str, status: "ref_diff.Status", la
     if session.output in ("tsv", "name", "ndjson"):
         return staged
     row = {"repository": repository, "branch": status.branch, "commit": status.commit, "changes": changes}
-    shown = columns(
-        "branch commit changes",
-        branch=Column("branch", style="green"),
-        commit=Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}"),
-        changes=Column("changes", "Staged", text=lambda changes: counted(len(changes), "key")),
+    count = f"{counted(len(changes), 'key')} staged" if changes else "nothing staged"
+    return document(
+        row,
+        *map(Column, row),
+        tsv=BRANCH_STATUS.columns,
+        name="branch",
+        title=lambda row: title_line(row["branch"], f"branch of {repository}", count),
+        groups=[[Column("commit", text=lambda commit: f"{short(commit)}  {subject(last)}", style="yellow")]],
+        sections=[("Staged changes", staged)],
     )
-    return document(row, *shown, tsv=BRANCH_STATUS.columns, name="branch", sections=[("Staged changes", staged)])
 
 
 def _value_of(session: Session) -> Callable[["ref_diff.Value"], Any]:
@@ -240,11 +277,11 @@ CONTEXT = 3
 COMPARED_LINES = 4000
 """Maximum number of lines to compare; of more, between the first and the last change, all are shown as replaced."""
 
-Line = tuple[str, str]
+PatchLine = tuple[str, str]
 """A line without its newline, and its style."""
 
 
-def patch_lines(key: str, before: bytes | None, after: bytes | None, *, conflict: bool = False) -> Iterator[Line]:
+def patch_lines(key: str, before: bytes | None, after: bytes | None, *, conflict: bool = False) -> Iterator[PatchLine]:
     """Yield the lines of one key's difference; None stands for a key that does not exist."""
     if conflict:
         yield f"conflict: both sides changed `{key}`", "red bold"
@@ -281,7 +318,7 @@ def _lines(text: str, *, mark: bool) -> list[str]:
     return lines
 
 
-def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
+def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[PatchLine]:
     for group in _groups(old, new):
         (_, first, _, second, _), (_, _, last, _, end) = group[0], group[-1]
         yield f"@@ -{_range(first, last)} +{_range(second, end)} @@", "cyan"

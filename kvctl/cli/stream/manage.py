@@ -27,8 +27,8 @@ from kvctl.jetstream import config_diff, config_text, edits, streams
 from kvctl.jetstream.stream_info import Source, SourceState, StreamInfo, source_states, sources_of
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted, joined
-from kvctl.render.fields import columns
-from kvctl.render.view import Column, View, age_text, document
+from kvctl.render.fields import LEADER, columns, number_text, stored, title_in
+from kvctl.render.view import Column, Line, Row, View, age_text, document
 from kvctl.topology.apply import edit as apply_edit
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.survey import graph, inventory
@@ -374,7 +374,12 @@ def stream_view(info: StreamInfo, *, offline: bool = False) -> View:
     ]
     shown = "name subjects description num_replicas storage retention"
     settings = settings_columns(row["config"], config_text.STREAM, shown)
-    return document(row, *_DETAILS, *settings, tsv=STREAM.columns, sections=sections)
+    groups = (_GENERAL, _SUBJECTS, _CONTENTS, (*_KEPT, *settings), (stored(row["replicas"], row["storage"]), LEADER))
+    return document(row, tsv=STREAM.columns, title=_title, groups=groups, sections=sections)
+
+
+def _title(row: Row) -> Line:
+    return title_in(row, "stream", row["kind"] if row["kind"] != "stream" else None)
 
 
 def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
@@ -413,13 +418,16 @@ def _origin(origin: SourceState) -> dict[str, Any]:
 
 _UNKNOWN = {"kind": "unknown", "subjects": [], "state": "offline"}
 _STATE = Column("state", style="red", keep=True)
-_DETAILS = columns(
-    "name kind state description subjects messages bytes first_sequence last_sequence last_time subject_count "
-    "consumers retention storage replicas cluster created",
-    state=_STATE,
-    last_time=Column("last_time", "Last message", text=age_text),
-    subject_count="Subjects held",
-    cluster=Column("cluster", "Leader", text=lambda cluster: cluster["leader"] or ""),
+_GENERAL = columns("description", description="")
+_SUBJECTS = columns("subjects", subjects="listens on")
+_CONTENTS = columns(
+    "messages bytes subject_count first_sequence last_sequence last_time consumers created",
+    bytes="stored",
+    subject_count=Column("subject_count", "distinct subjects", text=number_text),
+    first_sequence=Column("first_sequence", text=number_text),
+    last_sequence=Column("last_sequence", text=number_text),
+    last_time=Column("last_time", "last message", text=age_text),
 )
+_KEPT = columns("retention")
 _ORIGINS = columns("stream api lag last_seen error", error=Column("error", style="red"))
 _ALTERNATES = columns("name cluster domain")

@@ -99,7 +99,8 @@ def settings_columns(config: Mapping[str, Any], schema: "config_text.Schema", sh
     """Return columns for the settings that differ from the defaults, but for those that are `shown` anyway."""
 
     def column(name: str, text: str) -> Column:
-        return Column("config", name.replace("_", " ").capitalize(), text=lambda _: text)
+        words, text = name.replace("_", " "), f"{int(text):,}" if text.isdecimal() else text
+        return Column("config", "", text=lambda _: words if text == "yes" else f"{words} {text}")
 
     differing = config_diff.differences({}, dict(config), schema)
     return [column(item.field, item.words[1]) for item in differing if item.field not in shown.split()]

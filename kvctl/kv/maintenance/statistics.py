@@ -86,6 +86,8 @@ class Statistics:
     """Last revision that was counted."""
     history: int
     """Entries kept per key."""
+    stored: int
+    """Bytes of the stream, with subjects and headers."""
     total: KeyGroup = field(default_factory=KeyGroup)
     prefixes: dict[str, KeyGroup] = field(default_factory=dict)
     """Groups by prefix; empty unless prefixes were asked for."""
@@ -107,7 +109,7 @@ async def statistics(
     info = await streams.info(binding.api, binding.stream)
     now_ns = ServerClock.from_info(info).now_ns()
     history, last = info["config"].get("max_msgs_per_subject", 0), info["state"]["last_seq"]
-    found = Statistics(bucket.name, last, history)
+    found = Statistics(bucket.name, last, history, info["state"]["bytes"])
     if not info["state"]["messages"]:
         return found
     async with aclosing(_latest(binding, last)) as latest:

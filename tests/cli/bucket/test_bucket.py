@@ -169,6 +169,18 @@ def test_stats_count_keys_and_sizes(bucket, seeds, orders):
     assert "Not listed: 1 smaller group; list more" in shown.err
     found = json.loads(bucket("stats", "orders", "--largest", "1", "-o", "json").out)
     assert (found["prefixes"], found["largest"]) == ([], [{"key": "eu.a", "bytes": 5}])
+    stored = seeds.api("STREAM.INFO.KV_orders")["state"]["bytes"]
+    assert found["stored"] == stored
+    shown = bucket("stats", "orders", "--largest", "1", tty=True).out.splitlines()
+    assert shown[:4] == [
+        "orders  statistics of a bucket",
+        "",
+        "  keys 3 · deleted 1 · entries 7 · revision 7 · history 5",
+        f"  values 7 B · all revisions 10 B · stored {stored} B",
+    ]
+    lines = bucket("stats", "orders", "--largest", "1", "--by-prefix", "1").out.splitlines()
+    assert lines[:2] == ["name\torders", "last_revision\t7"]
+    assert {"prefix\teu\t1\t0\t1\t5", "largest\teu.a\t5"} < {*lines}
     assert bucket("stats", "nope").exit_code == 3
 
 
