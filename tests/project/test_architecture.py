@@ -82,7 +82,7 @@ BUDGETS = {
     "topology doctor labs": (11_980, 53),
     "versions tables": (8_410, 45),
     "pipeline": (7_900, 44),
-    "cli render documents deferred phrases suggest units topics __main__": (20_600, 111),
+    "cli render documents deferred phrases suggest units topics __main__": (20_850, 111),
     "core": (18_260, 80),
 }
 """Lines and files of each package; `core` is all that no other names."""
