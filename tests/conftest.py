@@ -32,7 +32,7 @@ _MEMORY = "/dev/shm"
 _numbers = count(1)
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 """The user's own cache: what lies there only saves time."""
-DEFAULT_RUN = "not slow and not faults"
+DEFAULT_RUN = "not slow and not faults and not git"
 """What runs without `-m`."""
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
 

@@ -11,8 +11,10 @@ from typing import NamedTuple
 from kvctl.kv.names import check_filter, check_key, matches
 from kvctl.versions import ref_diff, refs
 from kvctl.versions.access import RepositoryAccess
+from kvctl.versions.ancestry import ancestors
 from kvctl.versions.model import Commit
 from kvctl.versions.ref_diff import Apart, KeyChange, shown
+from kvctl.versions.refs import CommitReader
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import object_id
 from kvctl.versions.tree.tree import EMPTY_ROOT, TreeDifference
@@ -56,7 +58,7 @@ async def log(
     start = (await refs.resolve(repo.store, ref)).commit
     name = check_key(key).encode() if key is not None else None
     left = limit
-    async for identity, commit in refs.ancestors(repo.store, start, first_parent=first_parent):
+    async for identity, commit in ancestors(CommitReader(repo.store), start, first_parent=first_parent):
         if left == 0:
             return
         if name is not None and not await _touches(repo, commit, name, first_parent):
@@ -99,7 +101,7 @@ async def key_history(
     # Head and staged changes are read together: separately, changes that a commit moves between them would be missed.
     status = None if meant.branch is None else await ref_diff.status(repo, meant.branch)
     start = meant.commit if status is None else status.commit
-    commits = [commit async for _, commit in refs.ancestors(repo.store, start)]
+    commits = [commit async for _, commit in ancestors(CommitReader(repo.store), start)]
     for commit in reversed(commits):
         first, *others = [await _differences(repo, parent, commit) for parent in commit.parents or [None]]
         found = [one for key, one in first.items() if all(key in other for other in others)]

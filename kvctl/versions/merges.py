@@ -10,10 +10,13 @@ from kvctl.errors import ConflictError, UsageError
 from kvctl.phrases import quoted
 from kvctl.versions import commits, refs
 from kvctl.versions.access import RepositoryAccess
+from kvctl.versions.ancestry import merge_bases
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
+from kvctl.versions.recursive_merge import since_base
 from kvctl.versions.model import Branch, Commit
-from kvctl.versions.ref_diff import KeyChange, KeyConflict, UnrelatedHistories, between, shown
+from kvctl.versions.ref_diff import KeyChange, KeyConflict, UnrelatedHistories, shown
+from kvctl.versions.refs import CommitReader
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.objects import MissingObject
@@ -46,7 +49,8 @@ class MergeResult(NamedTuple):
 class MergeInput(NamedTuple):
     """Input of a merge: the changes between two commits, and the information for the new commit."""
 
-    base: str
+    bases: Sequence[str]
+    """Merge bases, newest first; several are merged with each other."""
     source: str
     info: CommitInfo
     second_parent: str | None = None
@@ -75,10 +79,10 @@ async def merge(
 
     async def plan(head: Branch) -> MergeInput | None:
         theirs = await refs.committed(repo.store, source)
-        base = await refs.merge_base(repo.store, theirs, head.commit)
-        if base is None:
+        bases = await merge_bases(CommitReader(repo.store), [theirs], [head.commit])
+        if not bases:
             raise UnrelatedHistories(source, dest)
-        return None if base == theirs else MergeInput(base, theirs, info, None if squash else theirs)
+        return None if bases == [theirs] else MergeInput(bases, theirs, info, None if squash else theirs)
 
     return await _combine(repo, dest, plan, strategy=strategy, is_merge=True, dry_run=dry_run)
 
@@ -91,7 +95,7 @@ async def revert(
     async def plan(_: Branch) -> MergeInput:
         identity, before = await _commit_and_parent(repo.store, ref, parent)
         title = (await refs.commit(repo.store, identity)).message.partition("\n")[0]
-        return MergeInput(identity, before, CommitInfo(_reverse(title, identity), repo.author, {"reverts": identity}))
+        return MergeInput([identity], before, CommitInfo(_reverse(title, identity), repo.author, {"reverts": identity}))
 
     return await _combine(repo, branch, plan, dry_run=dry_run)
 
@@ -104,7 +108,7 @@ async def cherry_pick(
     async def plan(_: Branch) -> MergeInput:
         identity, before = await _commit_and_parent(repo.store, ref, parent)
         message = (await refs.commit(repo.store, identity)).message
-        return MergeInput(before, identity, CommitInfo(message, repo.author, {"cherry-picked-from": identity}))
+        return MergeInput([before], identity, CommitInfo(message, repo.author, {"cherry-picked-from": identity}))
 
     return await _combine(repo, branch, plan, dry_run=dry_run)
 
@@ -174,8 +178,7 @@ async def _edits(
     repo: RepositoryAccess, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
     """Return the changes to the head. Raises MergeConflict."""
-    ours = await between(repo, sides.base, sides.source)
-    theirs = await between(repo, sides.base, head.commit)
+    ours, theirs = await since_base(repo, sides.bases, sides.source, head.commit)
     found = tree.merge(ours, theirs, strategy)
     if found.conflicts:
         raise MergeConflict(_conflicts(found.conflicts), strategies=is_merge)

@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.versions import ref_reader, refs
+from kvctl.versions import ancestry, ref_reader, refs
 from kvctl.versions.access import RepositoryAccess
+from kvctl.versions.recursive_merge import DISPUTED, since_base
 from kvctl.versions.model import StagedChange, apart_id, inline_value, staged_leaf_value
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.objects import MissingObject
@@ -155,19 +156,21 @@ async def resolved(repo: RepositoryAccess, changes: Iterable[KeyChange]) -> Asyn
         yield await _filled(repo, some)
 
 
-async def between(repo: RepositoryAccess, before: str, after: str) -> list[TreeDifference]:
-    """Return the keys that differ between two commits, values as stored. Raises RefNotFound, MissingObject."""
-    commits = await asyncio.gather(refs.commit(repo.store, before), refs.commit(repo.store, after))
-    return await repo.objects.run(tree.diff(*(bytes.fromhex(one.root) for one in commits)))
-
-
 async def merge_base(repo: RepositoryAccess, one: str, other: str) -> str:
     """Return the id of the newest common ancestor of both refs. Raises UnrelatedHistories, RefNotFound, UsageError."""
+    return (await merge_bases(repo, one, other))[0]
+
+
+async def merge_bases(repo: RepositoryAccess, one: str, other: str) -> list[str]:
+    """Return the ids of the best common ancestors, newest first: several after crossing merges.
+
+    Raises UnrelatedHistories, RefNotFound, UsageError.
+    """
     found = [(await refs.resolve(repo.store, ref)).commit for ref in (one, other)]
-    base = await refs.merge_base(repo.store, *found)
-    if base is None:
+    bases = await ancestry.merge_bases(refs.CommitReader(repo.store), found[:1], found[1:])
+    if not bases:
         raise UnrelatedHistories(one, other)
-    return base
+    return bases
 
 
 async def _filled(repo: RepositoryAccess, changes: Sequence[KeyChange]) -> list[KeyChange]:
@@ -192,17 +195,17 @@ async def _filled(repo: RepositoryAccess, changes: Sequence[KeyChange]) -> list[
 
 
 def shown(stored: Stored) -> Value:
-    """Return a value as stored in a leaf; Apart for a large one."""
-    if stored is None:
+    """Return a value as stored in a leaf; Apart for a large one, None for one on which merge bases conflict."""
+    if stored is None or stored.startswith(DISPUTED):
         return None
     value = inline_value(stored)
     return Apart(apart_id(stored).hex()) if value is None else value
 
 
 async def _since_base(repo: RepositoryAccess, before: str, after: str) -> list[KeyChange]:
-    base = await merge_base(repo, before, after)
-    commits = [await refs.committed(repo.store, ref) for ref in (after, before)]
-    ours, theirs = [await between(repo, base, commit) for commit in commits]
+    bases = await merge_bases(repo, before, after)
+    source, dest = [await refs.committed(repo.store, ref) for ref in (after, before)]
+    ours, theirs = await since_base(repo, bases, source, dest)
     conflicting = {conflict.key for conflict in merge(ours, theirs).conflicts}
     return [KeyChange.of(one.key, shown(one.before), shown(one.after), conflict=one.key in conflicting) for one in ours]
 

@@ -1,12 +1,11 @@
-"""Branches, tags and commits by name: ref expressions, ancestors, merge base."""
+"""Branches, tags and commits by name: ref expressions, and commits as they were read."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
@@ -18,6 +17,10 @@ from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition, St
 BRANCHES, TAGS, COMMITS = b"branches", b"tags", b"commits"
 MAIN = "main"
 """Name of the first branch."""
+LISTED_AFTER_S = 0.25
+"""Seconds that a walk waits for single commits before it lists all, which takes as long as reading a twentieth."""
+LISTED_BYTES = 64 << 20
+"""Maximum bytes of the commits listed."""
 SHORTEST = 4
 """Minimum characters of an id's prefix."""
 MOST_DIGITS = 18
@@ -112,6 +115,44 @@ async def commit(store: Store, identity: str) -> Commit:
     return Commit.decode(found.value)
 
 
+class CommitReader:
+    """Commits as one operation reads them, each once: they never change. A long walk lists many together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Commit] = {}
+        self._listed: dict[bytes, bytes] | None = None
+        """Records that were listed."""
+        self._waited_s = 0.0
+
+    async def get(self, identity: str) -> Commit:
+        """Return a commit by its complete id. Raises RefNotFound."""
+        if (known := self._known.get(identity)) is None:
+            known = self._known[identity] = await self._read(identity)
+        return known
+
+    async def _read(self, identity: str) -> Commit:
+        if self._listed is None and self._waited_s > LISTED_AFTER_S:
+            self._listed = await self._list()
+        if self._listed and (record := self._listed.pop(bytes.fromhex(identity), None)) is not None:
+            return Commit.decode(record)
+        since = time.monotonic()
+        found = await commit(self._store, identity)
+        self._waited_s += time.monotonic() - since
+        return found
+
+    async def _list(self) -> dict[bytes, bytes]:
+        listed: dict[bytes, bytes] = {}
+        size = 0
+        async with aclosing(self._store.scan(COMMITS)) as entries:
+            async for entry in entries:
+                listed[entry.key] = entry.value
+                size += len(entry.value)
+                if size > LISTED_BYTES:
+                    break
+        return listed
+
+
 async def root(store: Store, ref: Ref) -> bytes:
     """Return the id of a ref's committed tree. Raises RefNotFound."""
     return bytes.fromhex(ref.root or (await commit(store, ref.commit)).root)
@@ -162,8 +203,9 @@ async def _from_name(store: Store, expression: str, found: Ref) -> Ref:
         if mark == "$" and steps:
             raise UsageError("Staged changes have no ancestors")
         found = Ref(found.commit, found.root)
+    reader = CommitReader(store)
     for kind, number in _STEP.findall(steps):
-        found = Ref(await _step(store, found.commit, kind, _count(number), expression))
+        found = Ref(await _step(reader, found.commit, kind, _count(number), expression))
     return found
 
 
@@ -176,88 +218,6 @@ async def committed(store: Store, expression: str) -> str:
             hint=f"Use `{expression[:-1]}` for the committed state; `kvctl repo commit` commits staged changes",
         )
     return found.commit
-
-
-async def ancestors(store: Store, start: str, *, first_parent: bool = False) -> AsyncIterator[tuple[str, Commit]]:
-    """Yield a commit and its ancestors: children before parents, otherwise newest first."""
-    walk = _Walk(store, first_parent)
-    await walk.begin(start)
-    while walk.ready:
-        *_, identity = heapq.heappop(walk.ready)
-        yield identity, walk.commits[identity]
-        await walk.leave(identity)
-
-
-async def merge_base(store: Store, one: str, other: str) -> str | None:
-    """Return the newest common ancestor; None for unrelated histories."""
-    colours: dict[str, int] = {}
-    waiting: list[tuple[int, int, str]] = []
-
-    async def paint(identity: str, colour: int) -> None:
-        before = colours.get(identity, 0)
-        if before | colour != before:
-            colours[identity] = before | colour
-            found = await commit(store, identity)
-            heapq.heappush(waiting, (-found.generation, -found.created_ns, identity))
-
-    await paint(one, 1)
-    await paint(other, 2)
-    while waiting:
-        *_, identity = heapq.heappop(waiting)
-        if colours[identity] == 3:
-            return identity
-        for parent in (await commit(store, identity)).parents:
-            await paint(parent, colours[identity])
-    return None
-
-
-class _Walk:
-    """Walk through commits. One is ready when all its children were left; those have higher generations."""
-
-    def __init__(self, store: Store, first_parent: bool) -> None:
-        self._store = store
-        self._only = 1 if first_parent else None
-        self._children: Counter[str] = Counter()
-        """Of the commits seen, the number of children not left."""
-        self._unseen: list[tuple[int, str]] = []
-        """Commits whose parents were not looked at, highest generation first."""
-        self.commits: dict[str, Commit] = {}
-        self.ready: list[tuple[int, int, str]] = []
-
-    async def begin(self, identity: str) -> None:
-        """Start at the first commit."""
-        await self._find(identity)
-        self._make_ready(identity)
-
-    async def leave(self, identity: str) -> None:
-        """Leave a commit and make its parents ready."""
-        for parent in self._parents(identity):
-            if parent not in self.commits:
-                await self._find(parent)
-            await self._look_above(self.commits[parent].generation)
-            self._children[parent] -= 1
-            if not self._children[parent]:
-                self._make_ready(parent)
-
-    async def _look_above(self, generation: int) -> None:
-        """Read all children of the commits of a generation."""
-        while self._unseen and -self._unseen[0][0] > generation:
-            _, identity = heapq.heappop(self._unseen)
-            for parent in self._parents(identity):
-                self._children[parent] += 1
-                if parent not in self.commits:
-                    await self._find(parent)
-
-    async def _find(self, identity: str) -> None:
-        found = self.commits[identity] = await commit(self._store, identity)
-        heapq.heappush(self._unseen, (-found.generation, identity))
-
-    def _make_ready(self, identity: str) -> None:
-        found = self.commits[identity]
-        heapq.heappush(self.ready, (-found.created_ns, -found.generation, identity))
-
-    def _parents(self, identity: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.commits[identity].parents[: self._only]))
 
 
 async def _named(store: Store, name: str) -> Ref:
@@ -295,12 +255,12 @@ async def _by_prefix(store: Store, text: str) -> str:
     return found[0]
 
 
-async def _step(store: Store, identity: str, kind: str, number: int, expression: str) -> str:
+async def _step(reader: CommitReader, identity: str, kind: str, number: int, expression: str) -> str:
     if kind == "~":
         for _ in range(number):
-            identity = await _parent(store, identity, 1, expression)
+            identity = await _parent(reader, identity, 1, expression)
         return identity
-    return identity if number == 0 else await _parent(store, identity, number, expression)
+    return identity if number == 0 else await _parent(reader, identity, number, expression)
 
 
 def _count(digits: str) -> int:
@@ -308,8 +268,8 @@ def _count(digits: str) -> int:
     return int((digits.lstrip("0") or digits[:1] or "1")[:MOST_DIGITS])
 
 
-async def _parent(store: Store, identity: str, number: int, expression: str) -> str:
-    parents = (await commit(store, identity)).parents
+async def _parent(reader: CommitReader, identity: str, number: int, expression: str) -> str:
+    parents = (await reader.get(identity)).parents
     if number > len(parents):
         raise RefNotFound(
             f"`{expression}` goes beyond the first commit"

@@ -33,7 +33,7 @@ class Repository(RepositoryAccess):
     get, entry_batches, entries = ref_reader.get, ref_reader.entry_batches, ref_reader.entries
     show, status, diff, resolved = ref_reader.show, ref_diff.status, ref_diff.diff, ref_diff.resolved
     log, annotate, key_history = history.log, history.annotate, history.key_history
-    merge_base = ref_diff.merge_base
+    merge_base, merge_bases = ref_diff.merge_base, ref_diff.merge_bases
     commit, record = commits.commit, record_bucket.record
     merge, revert, cherry_pick = merges.merge, merges.revert, merges.cherry_pick
     reset_hard = merges.reset_hard

@@ -82,7 +82,27 @@ class Model:
 
     def merge_bases(self, one: str, other: str) -> set[str]:
         """Return the common ancestors that are not ancestors of others."""
-        common = self.ancestors(one) & self.ancestors(other)
+        return self._best(self.ancestors(one) & self.ancestors(other))
+
+    def merge_base(self, one: str, other: str) -> Content:
+        """Return the content of the merge base: of several ones, merged with each other, the oldest first."""
+        return self._base({one}, {other}, 1)
+
+    def _base(self, ones: set[str], others: set[str], depth: int) -> Content:
+        common = set().union(*map(self.ancestors, ones)) & set().union(*map(self.ancestors, others))
+        first, *rest = sorted(self._best(common), key=list(self.commits).index) or [None]
+        base = {} if first is None else dict(self.commits[first])
+        merged = {first}
+        for commit in rest:
+            below, theirs = self._base(merged, {commit}, depth + 1), self.commits[commit]
+            for key in below.keys() | base.keys() | theirs.keys():
+                was, one, other = below.get(key), base.get(key), theirs.get(key)
+                conflict = was if None in (one, other) else f"conflict of {one!r} and {other!r} at {depth}".encode()
+                _set(base, key, one if other in (was, one) else other if one == was else conflict)
+            merged.add(commit)
+        return base
+
+    def _best(self, common: set[str]) -> set[str]:
         return common - {older for base in common for older in self.ancestors(base) - {base}}
 
     # -- staging -----------------------------------------------------------------------------------------------
@@ -107,11 +127,12 @@ class Model:
             raise Refused("NothingToCommit")
         return self._made(branch, content)
 
-    def merge(self, dest: str, theirs: str, base: str, strategy: str | None, *, squash: bool) -> Made | None:
+    def merge(self, dest: str, theirs: str, strategy: str | None, *, squash: bool) -> Made | None:
         self._clean(dest)
-        if base == theirs:
+        if self.merge_bases(theirs, self.branches[dest]) == {theirs}:
             return None
-        merged = self._combined(dest, base, theirs, strategy)
+        base = self.merge_base(self.branches[dest], theirs)
+        merged = self._combined(dest, base, self.commits[theirs], strategy)
         if squash and merged == self.committed(dest):
             return None
         return self._made(dest, merged, () if squash else (theirs,))
@@ -171,14 +192,14 @@ class Model:
 
     def _applied(self, branch: str, before: str, after: str) -> Made:
         self._clean(branch)
-        merged = self._combined(branch, before, after, None)
+        merged = self._combined(branch, self.commits[before], self.commits[after], None)
         if merged == self.committed(branch):
             raise Refused("NothingToCommit")
         return self._made(branch, merged)
 
-    def _combined(self, branch: str, base: str, source: str, strategy: str | None) -> Content:
-        """Return the branch's content with the changes from base to source."""
-        was, theirs, ours = self.commits[base], self.commits[source], self.committed(branch)
+    def _combined(self, branch: str, was: Content, theirs: Content, strategy: str | None) -> Content:
+        """Return the branch's content with the changes from one content to another."""
+        ours = self.committed(branch)
         merged = dict(ours)
         for key in was.keys() | theirs.keys():
             if theirs.get(key) == was.get(key) or ours.get(key) == theirs.get(key):

@@ -10,8 +10,9 @@ import kvctl
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions import history as history_module
 from kvctl.versions import refs
+from kvctl.versions.ancestry import merge_bases
 from kvctl.versions.model import Commit
-from kvctl.versions.refs import COMMITS, RefNotFound
+from kvctl.versions.refs import COMMITS, CommitReader, RefNotFound
 from kvctl.versions.repository import Repository
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.tree.objects import Objects
@@ -205,24 +206,28 @@ async def test_prefix_of_an_id_has_4_digits_and_means_one_commit():
             await refs.resolve(store, text)
 
 
-async def test_merge_base_of_crossing_histories_is_the_newest_common_commit():
+async def test_merge_bases_of_crossing_histories_are_the_best_common_commits_newest_first():
     store = MemoryStore()
     root = await plain(store, "root")
     left, right = await plain(store, "left", root, at=1), await plain(store, "right", root, at=2)
     one, other = await plain(store, "one", left, right, at=3), await plain(store, "other", right, left, at=4)
     late = await plain(store, "late", root, at=9)
+    deep = await plain(store, "deep", await plain(store, "below", late, at=10), left, at=11)
     stranger = await plain(store, "stranger")
-    for first, second, base in (
-        (one, other, right),  # both parents are common; the newer one is meant
-        (one, one, one),
-        (one, left, left),
-        (root, one, root),
-        (late, one, root),
-        (one, stranger, None),
+    for first, second, bases in (
+        (one, other, [right, left]),
+        (one, one, [one]),
+        (one, left, [left]),
+        (root, one, [root]),
+        (late, one, [root]),
+        (deep, one, [left]),  # the root is common, too, but older than left
+        (one, stranger, []),
     ):
-        expected = base and base.id
-        assert await refs.merge_base(store, first.id, second.id) == expected
-        assert await refs.merge_base(store, second.id, first.id) == expected
+        expected = [base.id for base in bases]
+        for sides in (([first.id], [second.id]), ([second.id], [first.id])):
+            assert await merge_bases(CommitReader(store), *sides) == expected
+    assert await merge_bases(CommitReader(store), [left.id, right.id], [late.id]) == [root.id]
+    assert await merge_bases(CommitReader(store), [late.id, left.id], [other.id]) == [left.id]
 
 
 @pytest.fixture

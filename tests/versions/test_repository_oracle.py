@@ -373,12 +373,12 @@ class Run:
         source = self.dice.choice([f"{self._branch()}@", self._commit_id(), *sorted(self.model.tags)])
         strategy, squash = self.dice.choice([None, *Strategy]), self.dice.random() < 0.2
         theirs = (await self.repo.show(source)).id
-        base = await self.repo.merge_base(source, f"{dest}@")
-        assert base in self.model.merge_bases(theirs, self.model.branches[dest])
+        bases = await self.repo.merge_bases(source, f"{dest}@")
+        assert set(bases) == self.model.merge_bases(theirs, self.model.branches[dest])
         return Step(
             f"merge {source[:8]} into {dest} {strategy} squash={squash}",
             lambda repo: repo.merge(source, dest, strategy=strategy, squash=squash),
-            lambda model: model.merge(dest, theirs, base, strategy, squash=squash),
+            lambda model: model.merge(dest, theirs, strategy, squash=squash),
         )
 
     async def _revert(self) -> Step:

@@ -8,7 +8,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, Unasked, flag, number, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import show_result
-from kvctl.cli.records import KEY_CHANGE, MERGE_CONFLICT, NEW_COMMIT, RESET
+from kvctl.cli.records import COMMIT, KEY_CHANGE, MERGE_CONFLICT, NEW_COMMIT, RESET
 from kvctl.cli.repo import views
 from kvctl.cli.repo.options import (
     At,
@@ -26,6 +26,8 @@ from kvctl.cli.repo.options import (
 from kvctl.errors import UsageError
 from kvctl.kv import names
 from kvctl.phrases import counted
+from kvctl.render.fields import columns
+from kvctl.render.view import View
 from kvctl.versions import merges
 from kvctl.versions.tree import tree
 
@@ -157,23 +159,32 @@ async def _combine(
 
 @command(
     "repo merge-base",
-    examples=["kvctl repo merge-base config main try"],
+    examples=["kvctl repo merge-base config main try", "kvctl repo merge-base config main try --all"],
     see=["repo merge", "repo diff"],
-    prints=(NEW_COMMIT,),
+    prints=(NEW_COMMIT, COMMIT),
 )
 async def merge_base(
     session: Session,
     name: Name,
     one: Annotated[str, ref_argument("A", "First ref")],
     other: Annotated[str, ref_argument("B", "Second ref")],
+    every: Annotated[bool, flag("--all", "Show all best common commits")] = False,
 ) -> None:
     """Show the newest common commit of two refs.
 
     Prints its id, or in JSON the commit. Unrelated histories exit with 1.
+
+    --all shows all best common commits, newest first: those that are not ancestors of another one. Crossing merges have
+    several. A merge takes them merged with each other as its base.
     """
     refs = [parse_ref(text, parse_name(name)) for text in (one, other)]
     repository = await open_repository(session, name)
-    views.show_commit(session, await repository.show(await repository.merge_base(*refs)))
+    found = [await repository.show(base) for base in await repository.merge_bases(*refs)]
+    if every:
+        rows = [views.commit_row(commit) for commit in found]
+        session.show(View(columns=columns("id author created message"), rows=rows, name="id"))
+    else:
+        views.show_commit(session, found[0])
 
 
 @command(

@@ -20,11 +20,13 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
 from kvctl.units import NEVER
-from kvctl.versions import commits, refs
+from kvctl.versions import commits
 from kvctl.versions.access import RepositoryAccess
+from kvctl.versions.ancestry import ancestors
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
 from kvctl.versions.model import INLINE, Branch, Commit, apart_id, leaf_value
+from kvctl.versions.refs import CommitReader
 from kvctl.versions.store.protocol import Store
 from kvctl.versions.tree.chunks import Chunker, Pair, TreeChunk
 from kvctl.versions.tree.objects import MissingObject, Objects
@@ -240,7 +242,7 @@ async def _record_stored(
 
 async def _has_grown(store: Store, before: Branch, head: Branch) -> bool:
     """Return whether a head is an earlier one of its branch, or came from it by commits and merges."""
-    async for identity, found in refs.ancestors(store, head.commit, first_parent=True):
+    async for identity, found in ancestors(CommitReader(store), head.commit, first_parent=True):
         if found.generation <= before.generation:
             return identity == before.commit
     return False

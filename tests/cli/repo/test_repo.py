@@ -187,6 +187,18 @@ class TestMerges:
         assert repo("merge", ".", "try", "main").out.strip() == merged["id"]
         assert repo.text("repo", "merge-base", ".", "try", "main") == merged["parents"][1]
 
+    def test_merge_bases_of_crossing_merges_are_listed_newest_first(self, repo, snapshot):
+        repo.commit("one", port="80")
+        repo.text("branch", "create", "@try")
+        bases = [repo.commit("mine", port="8080"), repo.commit("theirs", "try", port="9090")]
+        for source, dest in zip(reversed(bases), ("main", "try"), strict=True):
+            repo.text("repo", "merge", ".", source, dest, "--strategy", "dest-wins")
+        assert repo.text("repo", "merge-base", ".", "try", "main") == bases[1]
+        assert repo.text("repo", "merge-base", ".", "try", "main", "--all", "-o", "name").split() == bases[::-1]
+        assert [one["id"] for one in repo.json("repo", "merge-base", ".", "try", "main", "--all")] == bases[::-1]
+        assert repo("merge-base", ".", "try", "main", "--all", tty=True) == snapshot
+        assert repo("merge", ".", "try", "main", tty=True) == snapshot
+
     @pytest.mark.guarantee("versions-12")
     def test_merge_conflicts_are_listed_and_nothing_changes(self, repo, snapshot):
         repo.commit("one", a="1", b="1", c="1")
