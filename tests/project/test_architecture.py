@@ -80,7 +80,7 @@ PARTICIPLE = re.compile(
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (11_980, 53),
-    "versions tables": (8_410, 45),
+    "versions tables": (8_615, 47),
     "pipeline": (7_900, 44),
     "cli render documents deferred phrases suggest units topics __main__": (20_850, 111),
     "core": (18_260, 80),
