@@ -13,8 +13,8 @@ from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.ancestry import merge_bases
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo
-from kvctl.versions.recursive_merge import since_base
 from kvctl.versions.model import Branch, Commit
+from kvctl.versions.recursive_merge import since_base
 from kvctl.versions.ref_diff import KeyChange, KeyConflict, UnrelatedHistories, shown
 from kvctl.versions.refs import CommitReader
 from kvctl.versions.store.protocol import Store

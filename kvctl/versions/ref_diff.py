@@ -11,8 +11,8 @@ from typing import NamedTuple
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.versions import ancestry, ref_reader, refs
 from kvctl.versions.access import RepositoryAccess
-from kvctl.versions.recursive_merge import DISPUTED, since_base
 from kvctl.versions.model import StagedChange, apart_id, inline_value, staged_leaf_value
+from kvctl.versions.recursive_merge import DISPUTED, since_base
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.objects import MissingObject
 from kvctl.versions.tree.tree import TreeDifference, merge
