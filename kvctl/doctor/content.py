@@ -15,7 +15,8 @@ from kvctl.jetstream.consumers.ordered_consumer import read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of, renaming, stop_renaming
+from kvctl.kv.oddity import oddities
+from kvctl.kv.stream_kind import Kind, begins_somewhere, bucket_name, kind_of
 from kvctl.phrases import quoted
 from kvctl.tables import catalog as tables
 from kvctl.tables.config import PARTITION_PREFIX, is_table, stream_name
@@ -92,13 +93,14 @@ def of_buckets(infos: Mapping[str, StreamInfo], servers: int, cluster: str = "")
                 WARNING, "unfinished", name, text, f"Run it again, or delete it with `kvctl bucket delete {name}`"
             )
         elif kind is Kind.STREAM:
-            text = f"The stream `{name}` is named like a bucket, but is not one"
-            yield Finding(
-                NOTE, "no-bucket", name, text, f"See the reason with `kvctl bucket show {name.removeprefix('KV_')}`"
-            )
+            rows = list(oddities(config, kind))
+            why = "; ".join(row.evidence(config) for row in rows) or "it mirrors a stream that is not one"
+            text = f"The stream `{name}` is named like a bucket, but is not one: {why}"
+            yield Finding(NOTE, "no-bucket", name, text, ". ".join(row.fix(config) for row in rows))
         elif kind in (Kind.BUCKET, Kind.AGGREGATE, Kind.MIRROR):
             yield from _limits(name, info)
-            yield from _settings(name, config, kind)
+            for row in oddities(config, kind):
+                yield Finding(Severity(row.severity), row.name, name, row.evidence(config), row.fix(config))
             yield from _starts(name, info)
             yield from _alone(name, info, kind, counts.get((info.get("cluster") or {}).get("name") or "", 0))
 
@@ -161,37 +163,15 @@ def _limits(name: str, info: StreamInfo) -> Iterator[Finding]:
             continue
         shown = [format_size(value) if what == "bytes" else str(value) for value in (used, limit)]
         text = f"{shown[0]} of {shown[1]} {'' if what == 'bytes' else 'entries '}are used"
-        remedy = f"`kvctl bucket edit {name} --max-bytes SIZE`, or `kvctl bucket compact {name}`"
+        raised = f"kvctl stream edit {config['name']} --set max_msgs=NUMBER"
+        raised = f"kvctl bucket edit {name} --max-bytes SIZE" if what == "bytes" else raised
+        remedy = f"`{raised}`, or `kvctl bucket compact {name}`"
         if config.get("discard") != "new":
             text += ": the oldest entries are silently deleted"
             yield Finding(WARNING, "nearly-full", name, text, remedy)
         else:
             severity = ERROR if used >= FULL * limit else WARNING
             yield Finding(severity, "nearly-full", name, f"{text}: when full, new keys are refused", remedy)
-
-
-def _settings(name: str, config: StreamConfig, kind: Kind) -> Iterator[Finding]:
-    stream = config["name"]
-    if kind is not Kind.MIRROR and not config.get("allow_direct"):
-        text = "Direct gets are off: every read goes to the leader, and mirrors serve none"
-        yield Finding(WARNING, "no-direct-get", name, text, f"`kvctl stream edit {stream} --set allow_direct=true`")
-    limited = max(config.get("max_bytes", -1), config.get("max_msgs", -1)) > 0
-    if kind is Kind.BUCKET and limited and config.get("discard", "old") == "old":
-        text = "When full, the oldest keys are silently deleted: ADR-8 buckets refuse new keys instead"
-        yield Finding(WARNING, "discards-old", name, text, f"`kvctl stream edit {stream} --set discard=new`")
-    if kind is Kind.BUCKET and not config.get("allow_rollup_hdrs") and not config.get("sealed"):
-        text = "Rollups are off: purges are refused"
-        yield Finding(WARNING, "no-rollup", name, text, f"`kvctl stream edit {stream} --set allow_rollup_hdrs=true`")
-    if renamed := renaming(config):
-        yield Finding(ERROR, "renamed-keys", name, renamed, stop_renaming(config))
-    if kind in (Kind.AGGREGATE, Kind.MIRROR) and config.get("deny_purge"):
-        text = "Purges are denied: keys purged at an origin stay readable here"
-        yield Finding(NOTE, "deny-purge", name, text, "`kvctl help topologies`")
-    if kind is Kind.MIRROR and stream.startswith("KV_"):
-        text = f"A mirror with a bucket's stream name (`{stream}`): other clients open it and find no keys"
-        origin = config["mirror"]["name"].removeprefix("KV_")
-        remedy = f"Create a mirror that serves the origin's name: `kvctl mirror create {name}_COPY --origin {origin}`"
-        yield Finding(NOTE, "mirror-name", name, text, remedy)
 
 
 def _starts(name: str, info: StreamInfo) -> Iterator[Finding]:

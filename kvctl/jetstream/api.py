@@ -53,7 +53,8 @@ HINTS = {
     10002: _LIMITS,
     10005: "Use a cluster and tags that enough servers have, or fewer stream replicas",
     10023: _SPACE,
-    10026: f"Delete consumers with `kvctl consumer delete`, or raise the limit. {_LIMITS}",
+    10026: "Delete consumers with `kvctl consumer delete`, or raise the limit `max_consumers` of the stream or the "
+    "account; `kvctl stream show` and `kvctl context test` show them",
     10027: f"Delete streams with `kvctl stream delete`, or raise the limit. {_LIMITS}",
     10028: f"Use `--storage file`, or a smaller `--max-bytes`. {_SPACE}",
     10047: f"Use a smaller `--max-bytes` or fewer stream replicas. {_SPACE}",
@@ -61,10 +62,12 @@ HINTS = {
     10058: "See the existing stream with `kvctl stream show`, or choose another name",
     10065: "Find the other stream with `kvctl stream ls --subject SUBJECT`",
     10074: "Use one stream replica, or connect to a cluster",
+    10084: "The stream is a work queue: its messages cannot be listed or watched, only consumed with `--ack explicit`",
     10109: "The stream is sealed, which is permanent: copy it into a new one",
     10113: "The account requires a limit for each stream: set `--max-bytes`",
     10118: OFFLINE_HINT,
     10120: f"The account has no limits for this number of stream replicas. {_LIMITS}",
+    10153: "Remove the limits for consumers: `kvctl stream edit STREAM --set consumer_limits=null`",
     10122: f"Use a smaller `--max-bytes`. {_LIMITS}",
 }
 """Next steps after errors of the server, by JetStream's error code."""

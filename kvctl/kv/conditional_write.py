@@ -48,6 +48,8 @@ TTL_SINCE = (2, 11)
 """First server version with per-message TTLs; older ones ignore the header and keep the key permanently."""
 NO_STORAGE = (10023, 10047, 10002)
 """Server errors for exhausted storage of the server or account."""
+FULL = 10077
+"""Server error for one message more than the bucket's limits allow."""
 TOO_LARGE = 10054
 """Server error for a message over the bucket's limit."""
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -168,6 +170,33 @@ def no_ttl(version: tuple[int, ...]) -> KvctlError:
     )
 
 
+_REMEDIES = (
+    ((10165, 10166), "", "Allow per-key TTLs with `kvctl bucket edit {bucket} --marker-ttl 1s`"),
+    (
+        (FULL,),
+        "per subject",
+        "The stream keeps the first entries of each key, and then accepts only purges; "
+        "change that with `{edit} discard_new_per_subject=false`",
+    ),
+    ((FULL,), "messages", "The bucket has a maximum number of entries; raise it with `{edit} max_msgs=NUMBER`"),
+    (
+        (FULL,),
+        "",
+        "The bucket is full; raise its limit with `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys",
+    ),
+    (NO_STORAGE, "", "Raise the limit of the server or account, or delete data; `kvctl doctor` shows the usage"),
+    ((TOO_LARGE,), "", "Raise the limit with `kvctl bucket edit {bucket} --max-value-size SIZE`; headers count"),
+    (
+        (10111,),
+        "",
+        "Allow purges with `{edit} allow_rollup_hdrs=true`, unless the stream denies them permanently; "
+        "`kvctl delete` keeps the history",
+    ),
+    ((10169,), "", "The values of the bucket are counters, which only increments change"),
+)
+"""Codes of the server's errors, a part of their text, and the remedy; the first that fits is meant."""
+
+
 def explained(error: ServerError, binding: Binding) -> KvctlError:
     """Add a hint with the bucket's remedy to the server's refusal."""
     bucket = binding.bucket
@@ -175,16 +204,10 @@ def explained(error: ServerError, binding: Binding) -> KvctlError:
         return BucketSealed(
             f"Bucket `{bucket}` is sealed: it is permanently read-only", code=error.code, err_code=error.err_code
         )
-    if error.err_code in (10166, 10165):
-        error.hint = f"Allow per-key TTLs with `kvctl bucket edit {bucket} --marker-ttl 1s`"
-    elif error.err_code == 10077:
-        error.hint = (
-            f"The bucket is full; raise its limit with `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys"
-        )
-    elif error.err_code in NO_STORAGE:
-        error.hint = "Raise the limit of the server or account, or delete data; `kvctl doctor` shows the usage"
-    elif error.err_code == 10054:
-        error.hint = f"Raise the limit with `kvctl bucket edit {bucket} --max-value-size SIZE`; headers count"
+    stream, text = binding.stream, error.message
+    hints = (hint for codes, part, hint in _REMEDIES if error.err_code in codes and part in text)
+    if hint := next(hints, None):
+        error.hint = hint.format(bucket=bucket, edit=f"kvctl stream edit {stream} --set")
     return error
 
 

@@ -28,8 +28,9 @@ from kvctl.kv import conditional_write, stream_kind
 from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry, Operation, from_message
 from kvctl.kv.names import check_bucket, check_key
+from kvctl.kv.oddity import BULK, WRITES, refusal
 from kvctl.kv.resolve import Binding
-from kvctl.kv.stream_kind import Kind, kind_of, renaming, stop_renaming
+from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.phrases import joined
 from kvctl.tokens import encoded
 
@@ -188,15 +189,16 @@ class Handle:
         sole = info is not None and info["config"].get("num_replicas", 1) == 1
         return self.own.stale(key, revision, sole=sole and stream == self.binding.stream)
 
-    def check_writes_go_somewhere(self, key: str | None = None) -> None:
+    def check_writes_go_somewhere(self, key: str | None = None, *, operation: str = BULK) -> None:
         """Raise ReadOnly for an aggregate without own subjects, and for a mirror of something other than a bucket.
 
         Raises BucketNotFound if the stream of this name was replaced by one with other subjects, and RefusedError if it
-        stores keys under other names.
+        does not keep what is written, or does not acknowledge it.
         """
         source = self.binding.source
-        if source.info is not None and (text := renaming(source.info["config"])):
-            raise RefusedError(f"{text}; nothing was written", hint=stop_renaming(source.info["config"]))
+        if source.info is not None and (oddity := refusal(source.info["config"], operation)):
+            text = oddity.evidence(source.info["config"])
+            raise RefusedError(f"{text}; nothing was written", hint=oddity.fix(source.info["config"]))
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` does not accept writes to `{source.write_prefix}>`")
         if stream_kind.NAMES.match(source.stream) and not self.fixed:
@@ -297,7 +299,7 @@ class Handle:
         before = self.binding.source.write_prefix
         binding = await self.locate(fresh=True)
         source = binding.source
-        self.check_writes_go_somewhere(key)
+        self.check_writes_go_somewhere(key, operation=WRITES)
         if (
             source is not binding
             and source.write_prefix == before
@@ -314,8 +316,8 @@ class Handle:
             raise read_only_error(f"Bucket `{self.name}`")
         if self.binding.info is not None and not self.fixed:  # already known, so this needs no request
             stream_kind.refuse(self.binding.info["config"], forcible=False)
-            if self.binding.origin is not None or renaming(self.binding.info["config"]):
-                self.check_writes_go_somewhere(key)
+            if self.binding.origin is not None or refusal(self.binding.info["config"], WRITES):
+                self.check_writes_go_somewhere(key, operation=WRITES)
         if key is not None:
             check_key(key)
             self._check_length(key)

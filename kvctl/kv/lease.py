@@ -35,6 +35,7 @@ from kvctl.kv.conditional_write import TTL_SINCE, no_ttl, write_fields
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.identity import identity_of
 from kvctl.kv.names import check_key
+from kvctl.kv.oddity import WRITES
 from kvctl.units import duration_from_ns, duration_seconds, format_duration
 from kvctl.wire import encode_headers, header_value
 
@@ -291,7 +292,7 @@ async def _check(bucket: Bucket, ttl: timedelta) -> None:
     """Raise KvctlError for a bucket that cannot expire a key after this time."""
     try:
         source = (await bucket.locate()).source
-        bucket.check_writes_go_somewhere()
+        bucket.check_writes_go_somewhere(operation=WRITES)
         info = await streams.find(source.api, source.stream)
     except PermissionDenied:
         return  # a setting that the bucket does not allow is reported by the write

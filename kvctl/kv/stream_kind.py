@@ -120,20 +120,6 @@ def _started(source: dict[str, Any]) -> dict[str, Any]:
     return source if begins_somewhere(source) else {**source, "opt_start_seq": FIRST_ENTRY}
 
 
-def renaming(stream: StreamConfig) -> str | None:
-    """Return the evidence that a stream stores writes under other subjects; None for others."""
-    transform = stream.get("subject_transform") or {}
-    source, target = transform.get("src") or ">", transform.get("dest") or ""
-    if not stream.get("subjects") or target in ("", source):
-        return None
-    return f"Stream `{stream['name']}` stores `{source}` as `{target}`: a key is not found after a put"
-
-
-def stop_renaming(stream: StreamConfig) -> str:
-    """Return the command that removes a stream's subject transform."""
-    return f"`kvctl stream edit {stream['name']} --set subject_transform=null`"
-
-
 def own_metadata(stream: StreamConfig) -> dict[str, str]:
     """Return the metadata set by users, without the server's and kvctl's."""
     metadata = stream.get("metadata") or {}

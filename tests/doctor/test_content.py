@@ -50,7 +50,7 @@ def peers(*away: str, leader: str = "n1") -> dict[str, Any]:
         (info(9, 1000, max_bytes=1000), [("error", "nearly-full")]),
         (info(subject_transform={"src": ">", "dest": ">"}), []),
         (info(9, 900, max_bytes=1000, discard="old"), [("warning", "discards-old"), ("warning", "nearly-full")]),
-        (info(9, 90, max_msgs=10), [("warning", "nearly-full")]),
+        (info(9, 90, max_msgs=10), [("warning", "nearly-full"), ("note", "max-entries")]),
         (info(allow_direct=False), [("warning", "no-direct-get")]),
         (info(allow_rollup_hdrs=False), [("warning", "no-rollup")]),
         (info(metadata={"kvctl.unfinished": "x"}), [("warning", "unfinished")]),

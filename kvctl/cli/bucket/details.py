@@ -12,7 +12,7 @@ from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_liv
 from kvctl.cli.records import ALTERNATE, BUCKET
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
-from kvctl.kv import stream_kind
+from kvctl.kv import oddity, stream_kind
 from kvctl.phrases import joined
 from kvctl.render import cards
 from kvctl.render.fields import LEADER, bar_text, columns, number_text, stored, title_in
@@ -143,7 +143,10 @@ def remark(session: Session, status: "kv_config.BucketStatus") -> None:
     if kind == "incomplete":
         session.warn(f"`{stream}` is incomplete: its restore or copy was interrupted, run that again to replace it")
     elif kind == "stream":
-        session.warn(f"`{stream}` is named like a bucket but does not have the configuration of one")
+        rows = list(oddity.oddities(status.config))
+        why = "; ".join(row.evidence(status.config) for row in rows)
+        text = f"`{stream}` is named like a bucket but does not have the configuration of one"
+        session.warn(f"{text}: {why}" if why else text)
 
 
 def bucket_view(found: "overview.Overview") -> View:
@@ -205,8 +208,8 @@ def remarks(found: "overview.Overview") -> Iterator[str]:
         yield f"`{found.name}` is offline: {inventory.silence(names)}, and only what others know is shown"
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
-    if status is not None and (text := stream_kind.renaming(status.config)):
-        yield text
+    if status is not None:
+        yield from (row.evidence(status.config) for row in oddity.oddities(status.config) if row.refuses)
     yield from (hazard.evidence for hazard in found.hazards)
     if found.lineage and found.lineage.same is None:
         yield found.lineage.evidence

@@ -28,12 +28,11 @@ from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.leader_state import Current, all_arrived
 from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
-from kvctl.kv.conditional_write import NO_STORAGE
+from kvctl.kv.conditional_write import FULL, NO_STORAGE, explained
 from kvctl.kv.identity import Series, most_bytes
 
 SHORTER_HISTORY = "shorter-history"
-_FULL = (10077,)
-"""Server errors of a full bucket."""
+_STORES = ("The server's storage", "The bucket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,12 +371,11 @@ class Loader(RowWriter):
 
     def _stopped(self, row: Row, error: KvctlError) -> KvctlError:
         message, hint = error.message, error.hint
-        if isinstance(error, ServerError) and error.err_code in _FULL:
-            message = f"The bucket is full: {message}"
-            hint = f"Make room with `kvctl bucket edit {self._binding.bucket} --max-bytes SIZE`. {self._way_on}"
-        elif isinstance(error, ServerError) and error.err_code in NO_STORAGE:
-            message = f"The server's storage is full: {message}"
-            hint = f"Raise the limit of the server or account, or delete data. {self._way_on}"
+        if isinstance(error, ServerError):
+            message, hint = error.message, explained(error, self._binding).hint
+            hint = f"{hint}. {self._way_on}" if hint else self._way_on
+            if error.err_code in (FULL, *NO_STORAGE) and "per subject" not in message:
+                message = f"{_STORES[error.err_code == FULL]} is full: {message}"
         if not self.counts.written:
             error.message, error.hint = f"Line {row.line}: {message}", hint
             return error
