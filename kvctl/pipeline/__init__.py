@@ -7,6 +7,7 @@ spark.read.format("nats-kv").option("bucket", "orders").load()
 Spark finds the source by its name where kvctl is installed; where it was shipped with `addPyFile`, `register` it.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
@@ -22,11 +23,35 @@ INSTALL = "Install it with `pip install 'kvctl[spark]'`"
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `nats-kv` known to a session. Raises KvctlError."""
+    """Make `nats-kv` known to a session. Raises KvctlError.
+
+    Warns if the tasks of a session on this machine run another Python, which may lack kvctl.
+    """
     require_spark()
     from kvctl.pipeline.data_source import KvDataSource
 
     spark.dataSource.register(KvDataSource)
+    _check_python(spark)
+
+
+def _check_python(spark: "SparkSession") -> None:
+    import shutil
+    import sys
+    import warnings
+
+    from pyspark.errors import PySparkException
+
+    try:
+        program, master = spark.sparkContext.pythonExec, spark.sparkContext.master
+    except PySparkException:  # behind a Connect server
+        return
+    found = shutil.which(program)
+    if master.startswith("local") and (found is None or os.path.dirname(found) != os.path.dirname(sys.executable)):
+        warnings.warn(
+            f"Spark runs its tasks with `{program}`, which may lack kvctl: before the session starts, set "
+            f"PYSPARK_PYTHON={sys.executable}",
+            stacklevel=3,
+        )
 
 
 def require_spark() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -34,6 +35,9 @@ ANSWER_TIMEOUT_S = 20.0
 PORTS = {"spark": 7077, "sc": 15002}
 QUICKLY = "-XX:TieredStopAtLevel=1"
 """Option of a JVM that compiles in a fraction of the time, to slower code."""
+PYTHON = "spark.pyspark.python"
+OF_SERVER = (PYTHON, "spark.archives", "spark.submit.pyFiles")
+"""Settings that a client of a Connect server cannot change."""
 LOCAL = "local[*,4]"
 """All cores of this machine, and four attempts at a task: without them one killed worker ends a job."""
 _MASTER = re.compile(r"local(\[.+\]|-cluster\[.+\])?|(spark|k8s)://.*|yarn")
@@ -62,6 +66,22 @@ class SparkTarget:
                 f"`--remote {self.remote}` is not a Spark Connect server",
                 hint="Write it like `--remote sc://HOST:15002`",
             )
+        for name in (name for name in OF_SERVER if name in self.conf and (self.remote or "").startswith("sc://")):
+            raise UsageError(f"`{name}` is a setting of the Spark Connect server", hint="Start the server with it")
+        python = self.conf.get(PYTHON) or ""
+        if "spark.archives" in self.conf and self.python is None:
+            raise UsageError(
+                "`spark.archives` has a Python that nothing names",
+                hint="Name it with `--conf spark.pyspark.python=./NAME/bin/python`, for an archive `FILE#NAME`",
+            )
+        if ".." in Path(python).parts:
+            raise UsageError(f"`spark.pyspark.python` {python} leads out of the directory of an executor")
+
+    @property
+    def python(self) -> str | None:
+        """Python of the workers by `spark.pyspark.python`, or, on a cluster, PYSPARK_PYTHON; None for this one."""
+        environment = None if self.local or self.remote else os.environ.get("PYSPARK_PYTHON")
+        return self.conf.get(PYTHON) or environment or None
 
     @property
     def local(self) -> bool:
@@ -211,11 +231,27 @@ class Engine:
         with open(self._log, "ab") as log:
             gateway = None
             if SparkContext._gateway is None:
-                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                surroundings = {"stdout": log, "stderr": log, "cwd": self._directory()}
+                gateway = launch_gateway(conf, surroundings)  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
         # It would print a traceback when the JVM ends, which is reported by the call that fails.
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         return context
+
+    def _directory(self) -> str | None:
+        """Return the working directory of the JVM; None for that of this process.
+
+        Executors unpack `spark.archives` into theirs, where a relative path names the workers' Python. The driver plans
+        with the same path, so in its directory this Python answers to it.
+        """
+        python = self.target.python
+        if python is None or "/" not in python or python.startswith("/"):
+            return None
+        program = self.scratch / "driver" / python
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        return str(self.scratch / "driver")
 
     def _connected(self, remote: str) -> "SparkSession":
         """Start a client of a Connect server; `local[N]` starts one here, as pyspark does."""
@@ -228,8 +264,7 @@ class Engine:
     def _surroundings(self) -> dict[str, str | None]:
         """Return environment variables for the JVM, and so for the Python workers that it starts."""
         cache = cache_directory(self.scratch)
-        here = self.target.local or bool(self.target.remote)
-        python = None if here else os.environ.get("PYSPARK_PYTHON")
+        here, python = self.target.local or bool(self.target.remote), self.target.python
         return {
             "SPARK_HOME": str(spark_home(cache, python)),
             "JAVA_HOME": str(find_java().java_home(cache)),

@@ -89,6 +89,18 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "Write it like `--master 'local[4]'` or `--master spark://HOST:7077`",
     ),
     (
+        r"(?s)(?:\((?P<where>\S+) executor .*?)?Cannot run program \"(?P<what>[^\"]*python[^\"]*)\"",
+        KvctlError,
+        "Spark cannot run the Python `{what}` on {where}",
+        "Name one that the workers and this machine have, with PYSPARK_PYTHON or `--conf spark.pyspark.python=PATH`",
+    ),
+    (
+        r"PermissionError: \[Errno 13\] [^:]*: (?:PosixPath\()?'(?P<what>[^']*)'",
+        KvctlError,
+        "A task of Spark may not open `{what}`",
+        "Executors often run as another user: give it access to the folder",
+    ),
+    (
         r"\[(?:DATA_SOURCE_NOT_FOUND|DATA_SOURCE_TABLE_SCHEMA_MISMATCH)\].*nats-kv",
         KvctlError,
         "Spark cannot find the data source `nats-kv`",
@@ -98,7 +110,7 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         r"ModuleNotFoundError: No module named '(?:kvctl|pyspark_kvctl)",
         KvctlError,
         "kvctl is not installed where Spark runs",
-        "Install it there with `pip install 'kvctl[spark]'`, and set PYSPARK_PYTHON to that Python",
+        "Install it there with `pip install 'kvctl[spark]'`, and set PYSPARK_PYTHON to that Python before Spark starts",
     ),
     (r"ExecutorLostFailure|Lost executor", KvctlError, "An executor of the Spark cluster was lost", None),
     (
@@ -121,13 +133,13 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "Set PYSPARK_PYTHON to the same version on every machine",
     ),
 )
-"""Pattern in Spark's output, most specific first -> error, message, hint."""
+"""Pattern in Spark's output, most specific first -> error, message with the pattern's groups, hint."""
 
 
 def _known(text: str) -> KvctlError | None:
     for pattern, kind, message, hint in _KNOWN:
-        if re.search(pattern, text):
-            return kind(message, hint=hint)
+        if found := re.search(pattern, text):
+            return kind(message.format_map(found.groupdict("this machine")), hint=hint)
     return None
 
 

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kvctl.errors import BucketNotFound, KvctlError, NoServer, UsageError, WrongRevision
+from kvctl.pipeline import _check_python, register
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import engine as engine_module
 from kvctl.pipeline.spark.engine import (
@@ -269,6 +271,40 @@ def test_a_setting_without_name_or_value_is_refused(pair):
 def test_invalid_masters_and_remotes_are_refused(target):
     with pytest.raises(UsageError):
         SparkTarget(**target)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ({"remote": "sc://a", "conf": {"spark.pyspark.python": "/x"}}, "is a setting of the Spark Connect server"),
+        ({"remote": "sc://a", "conf": {"spark.archives": "x#y"}}, "is a setting of the Spark Connect server"),
+        ({"master": "spark://a:1", "conf": {"spark.archives": "x#y"}}, "has a Python that nothing names"),
+        ({"master": "spark://a:1", "conf": {"spark.pyspark.python": "../python"}}, "leads out of the directory"),
+    ],
+    ids=str,
+)
+def test_settings_of_the_workers_python_that_cannot_work_are_refused(monkeypatch, target, words):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with pytest.raises(UsageError, match=words):
+        SparkTarget(**target)
+
+
+def test_the_workers_python_is_that_of_the_setting_then_of_the_environment(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/of/environment")
+    named = {"spark.pyspark.python": "/of/setting"}
+    assert SparkTarget("spark://a:1", conf=named).python == "/of/setting"
+    assert SparkTarget("spark://a:1").python == "/of/environment"
+    assert SparkTarget(conf=named).python == "/of/setting"
+    assert SparkTarget().python is None
+
+
+def test_registering_warns_of_another_python(spark, monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register(spark)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-the-system")
+    with pytest.warns(UserWarning, match=f"with `python3-of-the-system`.* set PYSPARK_PYTHON={sys.executable}"):
+        _check_python(spark)
 
 
 @pytest.mark.parametrize("kind", ["master", "remote"])

@@ -71,6 +71,24 @@ ABORTED = (
             'Spark failed: IOException: Cannot run program "chmod"',
         ),
         (
+            f"An error occurred while calling o60.load.\n: java.io.IOException: Cannot run program "
+            f'"./env/bin/python": error=2, No such file or directory{STACK}',
+            KvctlError,
+            "Spark cannot run the Python `./env/bin/python` on this machine",
+        ),
+        (
+            f"{ABORTED.replace('localhost executor', 'w7.example.com executor 3')}: java.io.IOException: "
+            f'Cannot run program "/opt/python3": error=13, Permission denied{STACK}',
+            KvctlError,
+            "Spark cannot run the Python `/opt/python3` on w7.example.com",
+        ),
+        (
+            "Traceback (most recent call last):\n  File ...\nPermissionError: [Errno 13] Permission denied: "
+            "PosixPath('/data/part-1')\n",
+            KvctlError,
+            "A task of Spark may not open `/data/part-1`",
+        ),
+        (
             f"{ABORTED}{STACK}\nCaused by: java.nio.file.AccessDeniedException: /root/x{STACK}",
             KvctlError,
             "Spark failed: AccessDeniedException: /root/x",

@@ -87,6 +87,22 @@ def test_check_lists_the_workers(place):
     assert done.err == ""
 
 
+def test_a_python_in_an_archive_runs_the_tasks(cluster, server, fill, tmp_path):
+    """Packed as venv-pack and conda-pack do; only executors have it, below their own directory."""
+    program = tmp_path / "env" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho "$PWD" >> {tmp_path}/used\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    archive = shutil.make_archive(str(tmp_path / "packed"), "gztar", tmp_path / "env")
+    shutil.rmtree(tmp_path / "env")
+    where = ["--master", cluster.url, *SMALL, "--conf", f"spark.archives={archive}#env"]
+    where += ["--conf", "spark.pyspark.python=./env/bin/python"]
+    pipeline("check", *where)
+    used = set((tmp_path / "used").read_text().splitlines())
+    assert used
+    assert all(directory.startswith(str(cluster.work)) for directory in used)
+
+
 @pytest.mark.guarantee("pipeline-1")
 def test_bucket_is_exported_and_loaded(place, server, fill, tmp_path):
     bucket = fill(ENTRIES)
