@@ -46,7 +46,9 @@ def _check_python(spark: "SparkSession") -> None:
     except PySparkException:  # behind a Connect server
         return
     found = shutil.which(program)
-    if master.startswith("local") and (found is None or os.path.dirname(found) != os.path.dirname(sys.executable)):
+    if (master or "").startswith("local") and (
+        found is None or os.path.dirname(found) != os.path.dirname(sys.executable)
+    ):
         warnings.warn(
             f"Spark runs its tasks with `{program}`, which may lack kvctl: before the session starts, set "
             f"PYSPARK_PYTHON={sys.executable}",
