@@ -57,6 +57,7 @@ async def show_live(
     """Draw what `read` returns at each interval; only the first reading must succeed."""
     api = (await session.client()).api
     drawn, trouble, read_at = await read(), "", time.strftime("%H:%M:%S")
+    api.connection.waits = None  # a note would stand in the screen
     with live_screen.LiveScreen(session.terminal) as screen:
         while True:
             begun = time.monotonic()
@@ -77,7 +78,7 @@ async def show_live(
 
 def stale_text(trouble: str, read_at: str) -> str:
     """Say why a screen is not read, and how old what it shows is."""
-    return f"▲ {trouble}: this screen shows the state of {read_at}"
+    return f"▲ {trouble}: this screen shows the state of {read_at}" if read_at else f"▲ Waiting: {trouble}"
 
 
 def _parts(drawn: "cards.TextReport | View", width: int) -> tuple[Iterable[Any], Iterable[Any]]:

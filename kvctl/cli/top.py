@@ -1,5 +1,6 @@
 """`kvctl top`: buckets, what they hold and how their replicas follow, on a live screen."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from kvctl.cli.bucket import details
 from kvctl.cli.bucket.views import KIND
 from kvctl.cli.live import Interval, check_interval, check_live, stale_text, while_online
 from kvctl.cli.topology.graph import painted
-from kvctl.errors import NotFoundError, RequestTimeout, UnreachableError, UsageError
+from kvctl.errors import KvctlError, NotFoundError, RequestTimeout, UnreachableError, UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import names
 from kvctl.phrases import counted
@@ -19,6 +20,7 @@ from kvctl.render import cards, formats, live_screen, text_table
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns, health_sign, health_style, spark_text
 from kvctl.render.view import Column, Line, View
+from kvctl.render.widths import cut_middle
 from kvctl.topology.health import health as health_health
 from kvctl.topology.health import overview
 from kvctl.topology.survey import graph
@@ -72,6 +74,7 @@ class _Buckets:
 
     def __init__(self, api: "jetstream_api.Api") -> None:
         self.rows: list[dict[str, Any]] = []
+        self.links = 0
         self.states: dict[tuple[Any, ...], health_health.ReplicaHealth] = {}
         self._api = api
         self._before: dict[str, tuple[float, int]] = {}
@@ -90,7 +93,7 @@ class _Buckets:
         links = [link for link in found.links if {link.reader, link.source["name"]} & streams]
         for standing in await health_health.check_health(found.only(links), second_look):
             self.states[_identity(standing.link)] = standing
-        known = {_identity(link) for link in found.links}
+        self.links, known = len(found.links), {_identity(link) for link in found.links}
         self.states = {link: standing for link, standing in self.states.items() if link in known}
         to: dict[str, list[graph.Link]] = {}
         out: dict[str, list[graph.Link]] = {}
@@ -161,24 +164,54 @@ class _Top:
         """Reads the page that is open; None for the list."""
         self._text = ""
         self._trouble = ""
+        self._awaited = ""
+        """What the reading waits for, if that takes long."""
+        self._reading: asyncio.Future[None] | None = None
+        self._opening: asyncio.Future[str] | None = None
+        """First reading of the page that is open."""
+        self._changed = True
+        """True if the screen must be drawn."""
         self._read_at = ""
         """Time of the last reading that succeeded."""
 
     async def run(self) -> None:
-        """Draw and read until `q`. Only the first reading must succeed."""
+        """Draw and read until `q`, which is heard while an answer is awaited. Only the first reading must succeed."""
+        self._api.connection.waits = self._wait
         with live_screen.LiveScreen(self._session.terminal) as screen:
-            await self._read(screen)
-            due = time.monotonic() + self._pause
-            while True:
-                screen.draw(self._parts(screen), ["", cards.text([(self._prompt(), "dim")])])
-                key = await screen.key(max(due - time.monotonic(), 0.01))
-                if key == "q" and not self._typing:
-                    return
-                if key:
-                    await self._heard(key, screen)
-                if time.monotonic() >= due:
-                    await self._read(screen)
-                    due = time.monotonic() + self._pause
+            due = time.monotonic()
+            try:
+                while True:
+                    if self._reading is None and time.monotonic() >= due:
+                        self._reading = asyncio.ensure_future(self._read(screen))
+                    if self._changed:
+                        self._changed = False
+                        screen.draw(self._parts(screen), ["", cards.text([(self._prompt(screen.width), "dim")])])
+                    at_work = self._reading is not None or self._opening is not None
+                    key = await screen.key(_TICK_S if at_work else max(due - time.monotonic(), 0.01))
+                    if key == "q" and not self._typing:
+                        return
+                    if key:
+                        self._heard(key, screen)
+                        self._changed = True
+                    self._show_opened()
+                    if self._reading is not None and self._reading.done():
+                        self._reading.result()
+                        self._reading, self._awaited, self._changed = None, "", True
+                        due = time.monotonic() + self._pause
+            finally:
+                if self._reading is not None:
+                    self._reading.cancel()
+                if self._opening is not None:
+                    self._opening.cancel()
+
+    def _wait(self, reason: str) -> None:
+        """Show what the reading waits for."""
+        self._awaited, self._changed = reason, True
+
+    def _show_opened(self) -> None:
+        """Show the page that was opened, once it is read."""
+        if self._opening is not None and self._opening.done():
+            self._text, self._opening, self._changed = self._opening.result(), None, True
 
     async def _read(self, screen: "live_screen.LiveScreen") -> None:
         first, self._counter.number, begun = not self._buckets.rows, 0, time.monotonic()
@@ -195,8 +228,10 @@ class _Top:
     async def _renewed(self, screen: "live_screen.LiveScreen") -> None:
         """Read the rows, and the page that is open."""
         await self._buckets.read(lambda: [row["stream"] for row in self._window(screen)], min(self._interval / 2, 1))
-        if self._page is not None:
-            self._text = await self._page()
+        if (page := self._page) is not None and self._opening is None:
+            text = await page()
+            if page is self._page:
+                self._text = text
 
     def _visible(self) -> list[dict[str, Any]]:
         """Return the rows that the filter lets through, in order."""
@@ -214,47 +249,53 @@ class _Top:
         return [{**row, "mark": "▸" if number == self._chosen else None} for number, row in shown]
 
     def _parts(self, screen: "live_screen.LiveScreen") -> Iterator[Any]:
-        yield cards.text([*self._headline(), (f"   {self._read_at}", "dim")])
-        if self._trouble:
-            yield cards.text([(stale_text(self._trouble, self._read_at), "yellow")])
+        yield cards.text(self._headline(screen.width))
+        if trouble := self._trouble or self._awaited:
+            yield cards.text([(stale_text(trouble, self._read_at), "yellow")])
         yield ""
         if self._page is not None:
             yield cards.painted_text(self._text)
         else:
-            yield from cards.parts(listed_report(self._window(screen)), screen.width)
+            yield from cards.parts(listed_report(self._window(screen), by=self._sort), screen.width)
 
-    def _headline(self) -> Line:
+    def _headline(self, width: int) -> Line:
+        """Return the first line; what does not fit is left out, the server's name last."""
         states = [str(standing.state) for standing in self._buckets.states.values()]
         styles = {health_sign(state): health_style(state) for state in states}
         server = self._api.connection.server_info.get("server_name") or ""
         where = f"{self._session.context.name} ({server})" if self._session.context.name else server
-        buckets = counted(len(self._buckets.rows), "bucket")
         links = Counter(map(health_sign, states))
-        found = [(f"  {sign} {number}", styles[sign]) for sign, number in sorted(links.items())]
-        return [
-            ("kvctl top", "bold"),
-            (f" · {where} · {buckets}", ""),
-            *found,
-            (f" · {counted(round(self._rate), 'request')}/s · by {self._sort}", "dim"),
-        ]
+        return headline(
+            width,
+            where,
+            len(self._buckets.rows),
+            self._buckets.links,
+            [(f" {sign} {number}", styles[sign]) for sign, number in sorted(links.items())],
+            self._rate,
+            self._read_at,
+        )
 
-    def _prompt(self) -> str:
+    def _prompt(self, width: int) -> str:
         if self._typing:
-            return f"{self._typing}: {self._typed}▏  enter accept  escape cancel"
+            ways = "enter accept  escape cancel"
+            return f"{cut_middle(f'{self._typing}: {self._typed}', width - len(ways) - 3)}▏  {ways}"
         if self._page is not None:
             return "escape back  q quit"
-        return f"{KEYS}  [{self._filter}]" if self._filter else KEYS
+        if not self._filter:
+            return fitting_keys(KEYS, width)
+        ways = "escape all  / filter  q quit"
+        return f"{cut_middle(f'[{self._filter}]', width - len(ways) - 2)}  {ways}"
 
-    async def _heard(self, key: str, screen: "live_screen.LiveScreen") -> None:
+    def _heard(self, key: str, screen: "live_screen.LiveScreen") -> None:
         """Act on a key."""
         if self._typing:
-            await self._type(key)
+            self._type(key)
         elif key == "escape":
             self._page, self._filter = None, self._filter if self._page else ""
         elif self._page is None:
-            await self._command(key, screen)
+            self._command(key, screen)
 
-    async def _command(self, key: str, screen: "live_screen.LiveScreen") -> None:
+    def _command(self, key: str, screen: "live_screen.LiveScreen") -> None:
         rows = self._visible()
         if key in ("up", "down"):
             self._chosen = min(max(self._chosen + (1 if key == "down" else -1), 0), max(len(rows) - 1, 0))
@@ -266,9 +307,9 @@ class _Top:
         elif key == "t" and rows:
             self._typing, self._typed = "key", ""
         elif key in ("enter", "a") and rows:
-            await self._open(lambda name: self._inspected(name, screen.width, alternates=key == "a"))
+            self._open(lambda name: self._inspected(name, screen.width, alternates=key == "a"))
 
-    async def _type(self, key: str) -> None:
+    def _type(self, key: str) -> None:
         if key == "backspace":
             self._typed = self._typed[:-1]
         elif key == "escape":
@@ -279,12 +320,12 @@ class _Top:
                 self._filter = self._typed
             elif self._typed:
                 typed = self._typed
-                await self._open(lambda name: self._trace(name, typed))
+                self._open(lambda name: self._trace(name, typed))
         elif len(key) == 1:
             self._typed += key
 
-    async def _open(self, page: Callable[[str], Awaitable[str]]) -> None:
-        """Open a page on the chosen bucket; an error is its text."""
+    def _open(self, page: Callable[[str], Awaitable[str]]) -> None:
+        """Open a page on the chosen bucket; an error is its text until it can be read."""
         name = self._visible()[self._chosen]["name"]
 
         async def read() -> str:
@@ -293,8 +334,16 @@ class _Top:
             except (NotFoundError, UsageError) as error:
                 return escape(error.message)
 
-        self._page = read
-        self._text = await read()
+        async def begin() -> str:
+            try:
+                return await while_online(read(), [self._api])
+            except KvctlError as error:
+                return escape(error.message)
+
+        if self._opening is not None:
+            self._opening.cancel()
+        self._page, self._text = read, f"Reading {escape(name)} …"
+        self._opening = asyncio.ensure_future(begin())
 
     async def _inspected(self, name: str, width: int, *, alternates: bool) -> str:
         found, color = await overview.inspect(self._api, name), self._session.terminal.colored
@@ -309,9 +358,32 @@ class _Top:
         return "".join(painted(line, color=self._session.terminal.colored) for line in views_trace.text(found))
 
 
-def listed_report(rows: Sequence[dict[str, Any]]) -> "cards.TextReport":
-    """Return the list of buckets; `mark` is the sign of the chosen one."""
-    return cards.TextReport([cards.Card(body=[View(columns=_COLUMNS, rows=rows)])])
+def headline(
+    width: int, where: str, buckets: int, links: int, states: Line, requests_per_second: float, read_at: str
+) -> Line:
+    """Return the first line, without the rate of requests and the place if they do not fit; `states` are those read."""
+    begin, count = [("kvctl top", "bold")], [(f" · {counted(buckets, 'bucket')}", "")]
+    if links:
+        count += [(f" · {counted(links, 'link')}", ""), *states]
+    place, rate = [(f" · {where}", "")], [(f" · {counted(round(requests_per_second), 'request')}/s", "dim")]
+    end = [(f"   {read_at}", "dim")]
+    lines = ([*begin, *place, *count, *rate, *end], [*begin, *place, *count, *end], [*begin, *count, *end])
+    return next((line for line in lines if sum(len(text) for text, _ in line) <= width), lines[-1])
+
+
+def fitting_keys(keys: str, width: int) -> str:
+    """Return the keys that fit, the last one always: `↑↓ choose  enter open  q quit`."""
+    *some, last = keys.split("  ")
+    while some and len("  ".join([*some, last])) > width:
+        some.pop()
+    return "  ".join([*some, last])
+
+
+def listed_report(rows: Sequence[dict[str, Any]], by: str = "name") -> "cards.TextReport":
+    """Return the list of buckets in an order; `mark` is the sign of the chosen one."""
+    sorted_by = {"size": "bytes"}.get(by, by)
+    shown = [column._replace(title=f"{column.heading} ▾") if column.key == sorted_by else column for column in _COLUMNS]
+    return cards.TextReport([cards.Card(body=[View(columns=shown, rows=rows)])])
 
 
 def _identity(link: "graph.Link") -> tuple[Any, ...]:
@@ -322,6 +394,8 @@ def _rate_text(rate: float) -> str:
     return f"{rate:,.1f}" if rate else "0"
 
 
+_TICK_S = 0.1
+"""Seconds between two looks at an answer that is awaited."""
 _HISTORY = 8
 """Readings that a sparkline shows."""
 _KINDS = ("bucket", "mirror", "aggregate", "table", "repository", "unknown")

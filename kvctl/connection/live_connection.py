@@ -30,6 +30,8 @@ from kvctl.urls import redact
 from kvctl.wire import MAX_CONTROL_LINE, Frame, FrameParser, Inbox, publish_frame, status
 
 PING_INTERVAL = 2
+PATIENCE_S = 2.0
+"""Seconds after which people are told what a request waits for."""
 HELD_FRAMES, HOLD_S = 64, 0.01
 """Maximum number of frames in one write, and seconds that they wait for each other."""
 
@@ -49,6 +51,8 @@ class Connection:
         self.trace: Trace | None = None
         self.warn: Callable[[str], None] | None = None
         """Called with the reason why a lost connection does not come back."""
+        self.waits: Callable[[str], None] | None = None
+        """Called with the reason why a request takes longer than PATIENCE_S."""
         self.epoch = 0
         """Number of connections made so far: a change means that everything in flight was lost."""
         self._client = NatsLink(context, [])
@@ -115,6 +119,19 @@ class Connection:
 
     # -- requests ------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def told(self, reason: Callable[[], str]) -> Iterator[None]:
+        """Call `waits` with the reason if the block takes longer than PATIENCE_S."""
+        waits = self.waits
+        if waits is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(PATIENCE_S, lambda: waits(reason()))
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     async def request(
         self, subject: str, payload: bytes = b"", header: bytes = b"", timeout: float | None = None
     ) -> Frame:
@@ -135,7 +152,8 @@ class Connection:
         future = self._pending.add(token, asked, limit, max(begun + limit - time.monotonic(), 0.05))
         try:
             self.write(publish_frame(asked, reply, header, payload))
-            answer = await future
+            with self.told(lambda: f"no answer on `{subject}`"):
+                answer = await future
         except KvctlError as error:
             self._traced(subject, begun, type(error).__name__)
             raise

@@ -131,30 +131,31 @@ class Api:
         met: KvctlError | None = None
         if not retry:
             await self.connection.require_replies()
-        while True:
-            left = max(deadline - time.monotonic(), 0.05)
-            try:
-                frame = await self.connection.request(f"{self.prefix}.{endpoint}", payload, timeout=left)
-                return parse_reply(frame.payload)
-            except StreamOffline:
-                raise
-            except NoResponders:
-                raise self._nobody(endpoint) from None
-            except (JetStreamDisabled, ConnectionLost) as error:
-                transient = isinstance(error, ConnectionLost) or error.__cause__ is not None
-                if not retry or not transient or time.monotonic() + 0.1 > deadline:
+        with self.connection.told(lambda: met.message if met else f"no answer on `{self.prefix}.{endpoint}`"):
+            while True:
+                left = max(deadline - time.monotonic(), 0.05)
+                try:
+                    frame = await self.connection.request(f"{self.prefix}.{endpoint}", payload, timeout=left)
+                    return parse_reply(frame.payload)
+                except StreamOffline:
                     raise
-                met = error
-                await asyncio.sleep(0.1)
-            except RequestTimeout:
-                if met is not None:
-                    raise met from None  # the actual obstacle, rather than that the remaining time was too short
-                if repeats:
-                    deadline, repeats = time.monotonic() + limit, repeats - 1
-                    continue
-                if self.prefix.startswith("$JS.") or not retry:
-                    raise
-                raise self._nobody(endpoint) from None
+                except NoResponders:
+                    raise self._nobody(endpoint) from None
+                except (JetStreamDisabled, ConnectionLost) as error:
+                    transient = isinstance(error, ConnectionLost) or error.__cause__ is not None
+                    if not retry or not transient or time.monotonic() + 0.1 > deadline:
+                        raise
+                    met = error
+                    await asyncio.sleep(0.1)
+                except RequestTimeout:
+                    if met is not None:
+                        raise met from None  # the actual obstacle, rather than that the remaining time was too short
+                    if repeats:
+                        deadline, repeats = time.monotonic() + limit, repeats - 1
+                        continue
+                    if self.prefix.startswith("$JS.") or not retry:
+                        raise
+                    raise self._nobody(endpoint) from None
 
     async def account_info(self) -> dict[str, Any]:
         """Return usage and limits of the account, in the server's own fields."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from kvctl.cli.top import KEYS, fitting_keys, headline
 from tests.cli.dialogue import Dialogue
 from tests.support.raw import RawClient
 from tests.support.waiting import until
@@ -39,6 +40,8 @@ def test_a_bucket_is_shown_with_its_rate_and_its_replicas(top, raw):
 
 def test_keys_open_a_card_alternates_and_a_trace_and_q_ends(top):
     top.press(b"\r")
+    top.hear("escape back")
+    top.hear("Replicated by")
     assert top.mirror in top.hear("escape back")
     top.press(b"\x1b")
     top.hear("/ filter")
@@ -67,9 +70,60 @@ def test_a_filter_applies_while_it_is_typed(top):
 
 def test_a_key_that_is_not_one_is_reported_and_the_screen_stays(top):
     top.press(b"t..\r")
+    top.hear("escape back")
     assert "is not" in top.hear("escape back")
     top.process.send_signal(signal.SIGINT)
     assert top.end() == 130
+
+
+def test_a_page_says_that_the_server_is_away_and_the_screen_stays(own_server):
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("ORDERS")
+    with Dialogue("top", "--interval", "200ms", "-s", own_server.url, COLUMNS="100", LINES="30") as dialogue:
+        dialogue.hear("ORDERS")
+        own_server.kill()
+        dialogue.hear("this screen shows the state of")
+        for keys in (b"\r", b"a", b"tk\r"):
+            dialogue.press(keys)
+            dialogue.hear("Reading ORDERS")
+            until(lambda: dialogue.hear("escape back").count("Not connected to") == 2)  # above the page, and on it
+            dialogue.press(b"\x1b")
+            dialogue.hear("/ filter")
+        own_server.start()
+        dialogue.press(b"\r")
+        assert "KV_ORDERS" in dialogue.hear("KV_ORDERS")
+        dialogue.press(b"q")
+        assert dialogue.end() == 0
+
+
+def test_keys_are_heard_while_an_answer_is_awaited(own_server):
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("ORDERS")
+    with Dialogue("top", "--interval", "200ms", "-s", own_server.url, COLUMNS="100", LINES="30") as dialogue:
+        dialogue.hear("ORDERS")
+        own_server.pause()
+        assert "no answer on" in dialogue.hear("this screen shows the state of")
+        dialogue.press(b"/OR")
+        dialogue.hear("filter: OR")
+        dialogue.press(b"\rq")
+        assert dialogue.end() == 0
+
+
+def test_first_line_leaves_out_what_does_not_fit():
+    states = [(" ✓ 2", "green"), (" ✗ 1", "red")]
+    shown = {
+        width: "".join(text for text, _ in headline(width, "hub (n1)", 12, 3, states, 6, "14:02:11"))
+        for width in (60, 70, 100)
+    }
+    assert shown[100] == "kvctl top · hub (n1) · 12 buckets · 3 links ✓ 2 ✗ 1 · 6 requests/s   14:02:11"
+    assert shown[70] == "kvctl top · hub (n1) · 12 buckets · 3 links ✓ 2 ✗ 1   14:02:11"
+    assert shown[60] == "kvctl top · 12 buckets · 3 links ✓ 2 ✗ 1   14:02:11"
+
+
+def test_last_line_keeps_the_key_that_ends_the_screen():
+    assert fitting_keys(KEYS, 80) == KEYS
+    assert fitting_keys(KEYS, 60) == "↑↓ choose  enter open  a alternates  t trace a key  q quit"
+    assert fitting_keys(KEYS, 5) == "q quit"
 
 
 def test_many_replicas_do_not_raise_the_rate_of_requests(own_server):

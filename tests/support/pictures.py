@@ -173,12 +173,8 @@ def _top() -> Iterable[RenderableType]:
         {"mark": None, "name": "EDGE", "kind": "aggregate", "keys": 1251, "bytes": 309_248, "writes": 0.8,
          "trend": [1, 1, 2, 2, 3, 2, 1, 1], "links": "from ORDERS, STOCK"},
     ]  # fmt: skip
-    yield cards.text(
-        [
-            ("kvctl top", "bold"), (" · prod-hub (lon-2) · 3 buckets", ""), ("  ▲ 1", "yellow"), ("  ✓ 2", "green"),
-            ("  ✗ 1", "red"), (" · 6 requests/s · by name   14:02:11", "dim"),
-        ]
-    )  # fmt: skip
+    states = [(" ▲ 1", "yellow"), (" ✓ 2", "green"), (" ✗ 1", "red")]
+    yield cards.text(top.headline(WIDTH, "prod-hub (lon-2)", 3, 4, states, 6, "14:02:11"))
     yield ""
     yield from cards.parts(top.listed_report(rows), WIDTH)
     yield ""

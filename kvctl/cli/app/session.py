@@ -49,6 +49,7 @@ class Session:
             self.output = "tsv"
         self._resources = AsyncExitStack()
         self._client: kvctl.Client | None = None
+        self._waited = False
         self._writing: concurrent.futures.ThreadPoolExecutor | None = None
 
     @property
@@ -74,9 +75,17 @@ class Session:
         """Connect a further client, for commands on two contexts; closed at the end of the session."""
         client = await self._resources.enter_async_context(kvctl.connect(context))
         client.connection.warn = self.warn
+        if self.terminal.speaks and not self.options.quiet:
+            client.connection.waits = self._note_wait
         if self.options.verbose:
             client.connection.trace = self.terminal.trace
         return client
+
+    def _note_wait(self, reason: str) -> None:
+        """Say once what a command waits for."""
+        if not self._waited:
+            self._waited = True
+            self.note(f"Waiting for JetStream: {reason}")
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Call a function when the session is closed, before its connections are."""
