@@ -6,8 +6,15 @@ from typing import Any
 from kvctl.phrases import counted
 from kvctl.render.view import Column, Line, Row, age_text, duration_text, elapsed_text, size_text
 
-_HEALTH_STYLES = {"ok": "green", "consistent": "green", "unconfirmed": "dim", "behind": "yellow", "silent": "yellow"}
-_HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "behind": "▲", "silent": "▲"}
+_HEALTH_STYLES = {
+    "ok": "green",
+    "consistent": "green",
+    "unconfirmed": "dim",
+    "unknown": "dim",
+    "behind": "yellow",
+    "silent": "yellow",
+}
+_HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "unknown": "?", "behind": "▲", "silent": "▲"}
 _BAR = 10
 """Characters of a bar."""
 _SPARKS = "▁▂▃▄▅▆▇█"

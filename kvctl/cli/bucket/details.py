@@ -87,6 +87,7 @@ def _ranked(rows: Sequence[Row]) -> View:
     shown = [
         {
             **row,
+            "state": row["state"] or "unknown",
             "order": "-" if row["state"] in _AWAY else row["order"],
             "part": (row["round_trip"] or 0) / most or None,
         }

@@ -1,8 +1,10 @@
 """Reads of keys: `kvctl get`, `history` and `keys`."""
 
+import asyncio
+import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
@@ -23,10 +25,13 @@ from kvctl.cli.keys.arguments import (
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.keys.output import Shape
 from kvctl.cli.records import ENTRY, ENTRY_AT_REF, KEY, KEY_AT_REF, KEY_COUNT
-from kvctl.errors import UsageError
+from kvctl.errors import Away, KvctlError, UsageError
+from kvctl.kv.names import is_ref
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
+from kvctl.topology.health import health as health_health
+from kvctl.topology.health import overview
 
 
 @command(
@@ -83,13 +88,14 @@ async def get(
         raise UsageError("`--limit` needs a filter")
     shape = Shape(encoding=encoding, headers=headers)
     reading = Reading(shape, revision, as_of, leader=leader, literal=literal)
-    reader = await target.reader(session, reading)
-    if filters or len(named) != 1:
-        await _show_several(session, reader, named, filters, limit)
-    else:
-        await reader.show_one(session, await reader.one(named[0]))
-    if reader.caveat:
-        session.warn(reader.caveat)
+    async with _naming_others(session, bucket, "get", keys):
+        reader = await target.reader(session, reading)
+        if filters or len(named) != 1:
+            await _show_several(session, reader, named, filters, limit)
+        else:
+            await reader.show_one(session, await reader.one(named[0]))
+        if reader.caveat:
+            session.warn(reader.caveat)
 
 
 async def _show_several(
@@ -152,22 +158,25 @@ async def history(
     target = parse_target(bucket)
     target.refuse(headers=headers, literal=literal)
     wanted = check_filters(filters, literal=literal)
-    reader = await target.reader(session, Reading(Shape(encoding=encoding, headers=headers), literal=literal))
+    async with _naming_others(session, bucket, "history", filters or ()):
+        reader = await target.reader(session, Reading(Shape(encoding=encoding, headers=headers), literal=literal))
 
-    async def batches() -> AsyncGenerator[list[Any], None]:
-        newest: deque[Any] = deque(maxlen=limit)
-        async with aclosing(reader.history(wanted, since)) as changes:
-            async for batch in changes:
-                if limit is None:
-                    yield batch
-                else:
-                    newest.extend(batch)
-        yield list(newest)
+        async def batches() -> AsyncGenerator[list[Any], None]:
+            newest: deque[Any] = deque(maxlen=limit)
+            async with aclosing(reader.history(wanted, since)) as changes:
+                async for batch in changes:
+                    if limit is None:
+                        yield batch
+                    else:
+                        newest.extend(batch)
+            yield list(newest)
 
-    await reader.show_history(session, batches())
+        await reader.show_history(session, batches())
 
 
 CHUNK = 10_000
+_LOOKING_S = 3
+"""Seconds for finding out who else has the keys of a bucket that does not answer."""
 T = TypeVar("T", bytes, Fact)
 
 
@@ -207,20 +216,42 @@ async def keys(
     target = parse_target(bucket)
     target.refuse(deleted=deleted, as_of=as_of)
     wanted = check_filters(filters)
-    reader = await target.reader(session, Reading(Shape(table=session.output == "table"), as_of=as_of))
-    if count:
-        shown = columns("count", count="Keys")
-        async with aclosing(reader.names(wanted, deleted=deleted)) as batches:
-            number = sum([len(batch) async for batch in batches])
-        session.show(View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count"))
-    elif session.output == "name" or (session.output == "tsv" and not session.options.columns):
-        names = _limited(reader.names(wanted, deleted=deleted), limit, sort)
-        await session.stream_bytes(_lines(session, names))
-    else:
-        facts = _limited(reader.facts(wanted, deleted=deleted), limit, sort)
-        await session.stream(reader.facts_view(deleted=deleted), _rows(reader, facts, deleted))
-    if reader.caveat:
-        session.warn(reader.caveat)
+    async with _naming_others(session, bucket, "keys", filters or ()):
+        reader = await target.reader(session, Reading(Shape(table=session.output == "table"), as_of=as_of))
+        if count:
+            shown = columns("count", count="Keys")
+            async with aclosing(reader.names(wanted, deleted=deleted)) as batches:
+                number = sum([len(batch) async for batch in batches])
+            session.show(View(columns=shown, rows=[{**reader.fields, "count": number}], single=True, name="count"))
+        elif session.output == "name" or (session.output == "tsv" and not session.options.columns):
+            names = _limited(reader.names(wanted, deleted=deleted), limit, sort)
+            await session.stream_bytes(_lines(session, names))
+        else:
+            facts = _limited(reader.facts(wanted, deleted=deleted), limit, sort)
+            await session.stream(reader.facts_view(deleted=deleted), _rows(reader, facts, deleted))
+        if reader.caveat:
+            session.warn(reader.caveat)
+
+
+@asynccontextmanager
+async def _naming_others(session: Session, bucket: str, verb: str, words: Sequence[str]) -> AsyncIterator[None]:
+    """Add to the error of a bucket or mirror that does not answer the command that reads the same keys elsewhere."""
+    try:
+        yield
+    except Away as error:
+        states = health_health.Health
+        unable = (None, states.OFFLINE, states.NO_LEADER, states.RECREATED_ORIGIN)
+        with suppress(KvctlError, TimeoutError):
+            async with asyncio.timeout(_LOOKING_S):
+                api = (await session.client()).api
+                found = () if is_ref(bucket) else (await overview.inspect(api, bucket)).reads.alternates
+                others = [
+                    item for item in found if item.served_by != bucket and (item.here or item.state not in unable)
+                ]
+                if others:
+                    line = shlex.join(["kvctl", verb, others[0].served_by, *words])
+                    error.hint = f"`{others[0].served_by}` has the same keys, and its servers answer: `{line}`"
+        raise
 
 
 async def _lines(session: Session, names: AsyncGenerator[list[bytes], None]) -> AsyncIterator[bytes]:

@@ -1,0 +1,35 @@
+"""Reads and listings of a cluster that lost servers: what is waited for, and who else has the keys."""
+
+from tests.support.raw import RawClient
+from tests.support.waiting import until
+
+
+def test_commands_name_what_answers_and_what_they_wait_for(own_cluster, run):
+    """The mirror's server is away: its origin has the keys. Then two servers are: nobody lists streams."""
+    servers = own_cluster.servers
+    urls = ",".join(server.url for server in servers.values())
+    for args in (
+        ("bucket", "add", "ORDERS", "--replicas", "3"),
+        ("put", "ORDERS", "a.b", "v"),
+        ("mirror", "create", "COPY", "--origin", "ORDERS"),
+    ):
+        assert run(*args, "-s", urls).exit_code == 0
+    with RawClient(servers["n1"].url) as raw:
+        home = raw.api("STREAM.INFO.COPY")["cluster"]["leader"]
+    servers[home].stop()
+    for args in (("get", "COPY", "a.b"), ("get", "COPY", "a.*"), ("keys", "COPY", "a.>"), ("history", "COPY")):
+        line = " ".join(["kvctl", args[0], "ORDERS", *args[2:]]).replace("a.*", "'a.*'").replace("a.>", "'a.>'")
+        refused = run(*args, "-s", urls)
+        assert refused.exit_code == 5
+        assert f"hint: `ORDERS` has the same keys, and its servers answer: `{line}`" in refused.err
+    servers[home].start()
+    until(lambda: run("get", "COPY", "a.b", "-s", urls).out == "v", what="the mirror's server to be back")
+    for name, server in servers.items():
+        if name != home:
+            server.stop()
+    shown = run("bucket", "alternates", "ORDERS", "-s", servers[home].url, tty=True)
+    assert "? unknown" in next(line for line in shown.out.splitlines() if " COPY " in line)
+    listed = run("bucket", "ls", "-s", servers[home].url, tty=True)
+    assert listed.exit_code == 5
+    assert "Waiting for JetStream: JetStream system temporarily unavailable (10008)" in listed.err
+    assert "Waiting" not in run("bucket", "ls", "-s", servers[home].url).err
