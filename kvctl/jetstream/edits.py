@@ -142,9 +142,9 @@ async def edit(target: EditTarget[Info], planned: Info, after: Config) -> Info:
             live = await target.read()
             _require_same_instance(target, planned, live)
             wanted = target.completed(merge(planned["config"], after, live["config"]))
-            if wanted == live["config"]:
-                return live
             changed = {item.field for item in target.differences(live["config"], wanted)}
+            if not changed:
+                return live
             stored = await _update(target, live["config"], wanted, changed)
             found = await target.read()
             _require_same_instance(target, planned, found)

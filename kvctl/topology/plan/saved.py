@@ -98,7 +98,7 @@ def is_begun(action: Action, after: StreamConfig | None, live: StreamInfo | None
     if live is None:
         return action in (Action.DELETE, Action.RECREATE)
     # Until the keys of removed origins are removed, an aggregate keeps its history.
-    passing = {f"metadata.{LEAVING}", *(["max_msgs_per_subject"] if is_marked(live) else [])}
+    passing = {f"metadata.{LEAVING}", *(["history"] if is_marked(live) else [])}
     left = [item for item in differences(live["config"], after or {}) if item.field not in passing]
     return after is not None and not left
 

@@ -157,7 +157,7 @@ def test_killed_apply_is_completed_by_the_next(scene, wanted, at):
 
 
 @pytest.mark.guarantee("topology-1", by="kill")
-@pytest.mark.parametrize("at", _places(8))
+@pytest.mark.parametrize("at", _places(5, 8))
 def test_killed_apply_of_saved_plan_is_resumed(scene, wanted, at):
     one = scene()
     plan = one.save()
