@@ -6,6 +6,7 @@ them to microseconds, and a revision's time is sent back to the server).
 
 import re
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -41,6 +42,7 @@ _DECIMAL_SIZES = ("kB", "MB", "GB", "TB", "PB")
 SIZE_PATTERN = r"(\d{1,19}(?:\.\d{1,18})?) ?([a-zA-Z]*)"
 _SIZE = pattern(rf"{SIZE_PATTERN}\Z", re.ASCII)
 _TIME = pattern(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
+_DATE = pattern(r"\d{4}-\d\d-\d\d\Z", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -167,7 +169,17 @@ def parse_time(text: str, now_ns: int | None = None) -> int:
             return _seconds(f"{match[1]}T{match[2]}{zone}") * SECOND_NS + int((match[3] or "0").ljust(9, "0"))
     except (ValueError, OverflowError):
         pass
-    raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
+    raise UsageError(f"`{text}` is not a time", hint=time_hint(text))
+
+
+def time_hint(text: str, others: str = "") -> str:
+    """Return the hint for a text that is not a time: as it was probably meant, or examples after `others`."""
+    if _DATE.match(text):
+        return f"Add the time of day and the zone, as in `{text}T00:00:00Z`"
+    with suppress(UsageError):
+        parse_duration(text)
+        return f"Write `-{text}` for {text} ago"
+    return f"Write it like {others}`2026-01-31T12:00:00Z` or `-15m` (ago)"
 
 
 class Ago(int):

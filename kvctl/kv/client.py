@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvctl.connection import Connection
 from kvctl.connection import connect as open_connection
 from kvctl.contexts import Context, ContextStore, resolve
+from kvctl.errors import UsageError
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import context as streams_and_consumers
 from kvctl.kv import catalog
@@ -89,11 +90,16 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(context: Context | str | None = None, *, read_only: bool = False) -> AsyncIterator[Client]:
+async def connect(
+    context: Context | str | Sequence[str] | None = None, *, read_only: bool = False
+) -> AsyncIterator[Client]:
     """Connect to a context, to a server by its URL, or by default as the environment and the selected context say.
 
-    Raises NoServer, AuthenticationRefused, ContextNotFound, UsageError.
+    Several URLs, in a sequence or separated by commas, are those of one cluster. Raises NoServer,
+    AuthenticationRefused, ContextNotFound, UsageError.
     """
+    if context is not None and not isinstance(context, Context | str):
+        context = Context(url=_servers(context))
     if isinstance(context, str):
         context = Context(url=context) if "://" in context else ContextStore().load(context)
     elif context is None:
@@ -105,6 +111,13 @@ async def connect(context: Context | str | None = None, *, read_only: bool = Fal
         yield client
     finally:
         await client.close()
+
+
+def _servers(urls: Sequence[str]) -> str:
+    """Return the URLs as one text. Raises UsageError for what is not a sequence of them."""
+    if not isinstance(urls, Sequence) or not urls or not all(isinstance(url, str) and url.strip() for url in urls):
+        raise UsageError("`connect` takes a Context, the name of a context, a URL or a sequence of URLs")
+    return ",".join(urls)
 
 
 def _config(config: BucketConfig | str, settings: dict[str, Any]) -> BucketConfig:

@@ -27,6 +27,7 @@ _KEY = pattern(rf"{KEY_PATTERN}\Z")
 _KEYS = pattern(rf"(?:{KEY_PATTERN}\n)*{KEY_PATTERN}\Z")
 _FILTER = pattern(rf"(?:{FILTER_PATTERN})\Z")
 _LONE = pattern("[\ud800-\udfff]")
+_FILTER_COMMANDS = "Name a key; `delete` and `purge` select keys by a filter with `--match`"
 _KEY_HINT = "Use `A-Z a-z 0-9 - / _ =`, in parts joined by single dots"
 
 
@@ -64,7 +65,7 @@ def check_key(key: str) -> str:
         wild = "*" in key or ">" in key
         raise UsageError(
             f"`{shown(key)}` is not a key" + (": keys cannot contain wildcards" if wild else ""),
-            hint="Use `--match` to select keys by a filter, where a command has it" if wild else _KEY_HINT,
+            hint=_FILTER_COMMANDS if wild else _KEY_HINT,
         )
     if key.startswith(RESERVED):
         raise UsageError(f"`{shown(key)}` is reserved", hint="Keys that start with `_kv` are for internal use (ADR-8)")

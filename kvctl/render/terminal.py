@@ -1,6 +1,7 @@
 """Standard streams of the process: terminal detection, colour, width, messages and prompts."""
 
 import os
+import select
 import shutil
 import signal
 import sys
@@ -86,6 +87,15 @@ class Terminal:
     def width(self) -> int:
         """Return the columns of the terminal, or COLUMNS."""
         return shutil.get_terminal_size().columns
+
+    @property
+    def reader_left(self) -> bool:
+        """Return True if nobody reads what is written to stdout any more, so far as the system tells."""
+        with suppress(OSError, ValueError, AttributeError):
+            asked = select.poll()
+            asked.register(sys.stdout.fileno(), 0)  # errors are always reported
+            return any(event & select.POLLERR for _, event in asked.poll(0))
+        return False
 
     def write(self, data: bytes) -> None:
         """Write bytes to stdout and flush. Raises OutputClosed if the reader closed it, KvctlError on a full disk."""

@@ -24,6 +24,7 @@ from kvctl.errors import (
     NoServer,
     OutcomeUnknown,
     RequestTimeout,
+    ServerError,
     UnreachableError,
     WrongRevision,
 )
@@ -196,6 +197,14 @@ async def test_identities_are_shown_nowhere_and_copied_nowhere(client, raw, serv
     assert len(set(own) - {None}) == 3
     for other in ("copy", "load"):
         assert not set(own) & (set(_identities(raw, f"{bucket_name}-{other}")) - {None})
+
+
+async def test_purge_without_rollups_names_the_setting_and_another_way(client, raw, bucket_name):
+    raw.create_bucket(bucket_name, allow_rollup_hdrs=False)
+    raw.put(bucket_name, "k", b"v")
+    with pytest.raises(ServerError, match="rollup not permitted") as refused:
+        await client.bucket(bucket_name).purge("k")
+    assert f"`kvctl stream edit KV_{bucket_name} --set allow_rollup_hdrs=true`" in str(refused.value.hint)
 
 
 def test_forked_process_has_identities_of_its_own():

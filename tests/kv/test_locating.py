@@ -6,8 +6,19 @@ import pytest
 
 import kvctl
 from kvctl import Context
-from kvctl.errors import RequestTimeout
+from kvctl.errors import RequestTimeout, UsageError
 from tests.support.proxy import LoseAnswer, Proxy
+
+
+async def test_several_servers_are_those_of_one_cluster(server):
+    away = "nats://127.0.0.1:1"
+    for servers in ([away, server.url], (server.url,), f"{away},{server.url}"):
+        async with kvctl.connect(servers) as connected:
+            assert connected.connection.online
+    for wrong in ([], [3], ["", server.url], 7):
+        with pytest.raises(UsageError, match="a URL or a sequence of URLs"):
+            async with kvctl.connect(wrong):
+                pass
 
 
 async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(server, raw, client, bucket_name):

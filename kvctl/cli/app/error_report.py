@@ -155,12 +155,12 @@ COMMANDS = {
     "cp": "copy", "ctx": "context", "describe": "bucket show", "export": "dump", "import": "load",
     "inspect": "bucket show", "kv": "bucket", "login": "context add", "mv": "rename", "pub": "put",
     "replicate": "mirror create", "report": "topology status", "rtt": "context test", "s": "stream", "scan": "keys",
-    "str": "stream", "sub": "watch", "subscribe": "watch", "sync": "topology apply", "tail": "watch",
-    "expire": "touch", "renew": "touch",
+    "str": "stream", "sub": "watch", "subscribe": "watch", "tail": "watch", "expire": "touch",
+    "hashkv": "topology audit", "make-mirror": "mirror create", "renew": "touch",
     "use": "context select", "validate": "topology plan",
     "aggregate add-source": "aggregate add-origin",
     "aggregate remove-source": "aggregate remove-origin",
-    "bucket export": "dump", "bucket import": "load", "bucket mirror": "mirror create",
+    "bucket clone": "bucket copy", "bucket export": "dump", "bucket import": "load", "bucket mirror": "mirror create",
     "bucket replicate": "mirror create", "bucket snapshot": "bucket backup",
     "consumer report": "consumer ls", "consumer sub": "consumer consume",
     "context current": "context show", "context save": "context add", "context switch": "context select",
@@ -178,13 +178,19 @@ COMMANDS = {
     "topology refresh": "topology status", "topology validate": "topology plan", "topology verify": "topology audit",
 }  # fmt: skip
 """Command lines of other tools -> the command here."""
+_SYNC = (
+    "`kvctl bucket copy SRC DST` copies once, a mirror (`kvctl mirror create`) or an aggregate "
+    "(`kvctl aggregate create`) follows its origin"
+)
 REMARKS = {
     "bucket rename": "`kvctl bucket copy NAME NEWNAME --data history` copies a bucket under a new name",
     "repo clone": "`kvctl repo init NEWNAME --from BUCKET` creates a repository from a bucket",
     "repo pull": "`kvctl repo commit NAME@BRANCH --from BUCKET` commits the content of a bucket",
     "repo push": "`kvctl repo checkout NAME@REF --to BUCKET` writes a commit to a bucket",
     "repo stage": "`kvctl put NAME@BRANCH KEY VALUE` stages a change",
-}
+    "sync": _SYNC, "bucket sync": _SYNC,
+    "ttl": "`kvctl get BUCKET KEY -o json` shows what is left of the ttl, `kvctl touch BUCKET KEY --ttl D` renews it",
+}  # fmt: skip
 """Command lines of other tools -> a hint."""
 _KEY_COMMANDS = ("create", "del", "delete", "get", "history", "purge", "put", "revert", "rm", "update", "watch")
 """Commands of `nats kv` that work on keys, which are at the root here; `del` also deletes buckets there."""
@@ -198,6 +204,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--expire": ("--ttl",), "--expires": ("--ttl", "--wait-for"), "--external-api": ("--origin-api",),
     "--filter": ("--keys", "--subject", "--match"), "--filter-subject": ("--filter", "--keys", "--subject"),
     "--follow": ("--watch",), "--for": ("--wait-for",), "--force": ("--yes",), "--format": ("--output",),
+    "--from": ("--origin",),
     "--host": ("--server",), "--if-exists": ("--ignore-missing",), "--ignore-not-found": ("--ignore-missing",),
     "--json": ("-o json",), "--key": ("--keys",), "--last": ("--limit",), "--max-age": ("--ttl",),
     "--max-bucket-size": ("--max-bytes",), "--max-count": ("--limit", "--count"),
@@ -205,22 +212,51 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--mirror-domain": ("--origin-domain",), "--missing-ok": ("--ignore-missing",), "--name-only": ("-o name",),
     "--names": ("-o name",), "--no-color": ("--color never",), "--no-colour": ("--color never",),
     "--no-confirm": ("--yes",), "--no-deletes": ("--ignore-deletes",), "--num-replicas": ("--replicas",),
+    "--modify-index": ("--if-revision",), "--new": ("--updates-only",), "--new-only": ("--updates-only",),
     "--ours": ("--strategy",), "--out": ("--to",), "--placement-cluster": ("--cluster",),
     "--placement-tags": ("--tag",), "--republish-destination": ("--republish",),
     "--republish-headers": ("--republish-headers-only",), "--republish-source": ("--republish",),
-    "--revision": ("--if-revision", "--from-revision", "--if-version"), "--rev": ("--revision", "--if-revision"),
+    "--revision": ("--if-revision", "--from-revision", "--if-version"),
+    "--rev": ("--revision", "--if-revision", "--from-revision"), "--skip-initial": ("--updates-only",),
     "--source": ("--origin",), "--source-domain": ("--origin-domain",), "--subjects": ("--subject",),
     "--tags": ("--tag",), "--theirs": ("--strategy",), "--transform": ("--map",), "--updates": ("--updates-only",),
     "--url": ("--server",), "--username": ("--user",), "--versions": ("--history",), "--wait": ("--wait-for",),
     "--yaml": ("-o yaml",), "-a": ("--all",), "-f": ("--yes",), "-j": ("-o json",), "-n": ("--limit N", "--count N"),
-    "-w": ("--watch",),
+    "-w": ("--watch", "-o json"),
 }  # fmt: skip
 """Options of other tools -> options here, of which the first one that the command has is meant."""
+_FILTERS = "A filter selects keys: `kvctl keys BUCKET 'a.>'` lists those that begin with `a.`"
+_MATCH = "`kvctl delete BUCKET --match '>'` and `kvctl purge BUCKET --match '>'` take a filter, `'a.>'` for a beginning"
+_UPDATE = "`kvctl update BUCKET KEY VALUE REVISION` writes a key that has not changed since that revision"
+_HEADERS = "`kvctl load BUCKET FILE` writes rows with the field `headers`"
+_GROUPS = "`kvctl bucket stats BUCKET --by-prefix 1` groups keys by their first token"
+_PROMOTE = "`kvctl mirror promote NAME --as BUCKET` turns a mirror into a bucket"
+_VALUES = "`kvctl get BUCKET '>'` shows all keys with their values"
+_OPTION_REMARKS = {
+    "get keys watch history dump --prefix": _FILTERS,
+    "get keys watch history dump --recurse": _FILTERS,
+    "delete purge --prefix": _MATCH, "delete purge --all": _MATCH, "delete purge --recurse": _MATCH,
+    "keys --display-value": _VALUES, "keys --values": _VALUES,
+    "get --keys-only": _FILTERS, "get --keys": _FILTERS, "keys --keys-only": "`kvctl keys BUCKET` lists keys only",
+    "keys get --separator": _GROUPS, "keys get --tree": _GROUPS,
+    "put --cas": _UPDATE, "put --modify-index": _UPDATE, "put --if-revision": _UPDATE, "put --rev": _UPDATE,
+    "put create update -H": _HEADERS, "put create update --headers": _HEADERS,
+}  # fmt: skip
 OPTION_REMARKS = {
+    f"{command} {option}": remark
+    for line, remark in _OPTION_REMARKS.items()
+    for *commands, option in [line.split()]
+    for command in commands
+} | {
     "bucket add --mirror": "`kvctl mirror create NAME --origin BUCKET` creates a mirror",
     "bucket add --mirror-domain": "`kvctl mirror create NAME --origin BUCKET --origin-domain DOMAIN` creates a mirror",
     "bucket add --source": "`kvctl aggregate create NAME --origin BUCKET` creates an aggregate",
+    "bucket compact -f": "`kvctl bucket compact` asks for no confirmation",
+    "bucket edit --no-mirror": _PROMOTE,
+    "bucket ls -n": "`kvctl bucket ls -o name` lists names, `--limit N` the first buckets",
+    "get --print-value-only": "`kvctl get` writes the exact bytes of a value to a pipe",
     "get --raw": "`kvctl get` writes the exact bytes of a value to a pipe",
+    "mirror edit --no-mirror": _PROMOTE,
     "put --ttl": "`kvctl create --ttl` sets the ttl of a new key, `kvctl touch --ttl` that of an existing one",
 }
 """Command and option of other tools -> a hint."""

@@ -20,11 +20,13 @@ from kvctl.errors import CancelledByUser, UsageError
 from kvctl.render import cards, formats, text_table
 from kvctl.render import progress as render_progress
 from kvctl.render.escapes import escape, utf8
-from kvctl.render.terminal import Terminal
+from kvctl.render.terminal import OutputClosed, Terminal
 from kvctl.render.view import Row, View, ordered, picked
 from kvctl.suggest import did_you_mean
 
 T = TypeVar("T")
+READER_CHECK_S = 0.2
+"""Seconds between checks that somebody reads the output."""
 
 
 class Interruption(BaseException):
@@ -142,10 +144,38 @@ class Session:
             self.note(view.empty)
 
     async def stream_bytes(self, chunks: AsyncIterable[bytes]) -> None:
-        """Print chunks of bytes unchanged, and take the next chunk when the last one is written."""
-        async with _closing(chunks) as source:
+        """Print chunks of bytes unchanged, and take the next chunk when the last one is written.
+
+        Raises OutputClosed when the reader leaves, also while the next chunk is awaited.
+        """
+        async with self._while_read(), _closing(chunks) as source:
             async for chunk in source:
                 await self._write_aside(chunk)
+
+    @asynccontextmanager
+    async def _while_read(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        check: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal check
+            if self.terminal.reader_left:
+                limit.reschedule(loop.time())
+            else:
+                check = loop.call_later(READER_CHECK_S, look)
+
+        try:
+            async with asyncio.timeout(None) as limit:
+                look()
+                try:
+                    yield
+                finally:
+                    if check is not None:
+                        check.cancel()
+        except TimeoutError:
+            if limit.expired():
+                raise OutputClosed from None
+            raise
 
     def write(self, data: bytes) -> None:
         """Print bytes unchanged."""

@@ -24,6 +24,7 @@ from kvctl.topology.survey import graph, inventory
 from kvctl.units import duration_from_ns, duration_seconds, format_time, parse_time
 
 NOT_REPORTED = "This server reports no alternates (only clusters do); any reachable mirror may answer reads"
+NO_MIRRORS = "The cluster reports no mirror of the bucket"
 ORIGIN_AWAY = "The origin, whose servers report the order, does not answer; any reachable mirror may answer reads"
 
 
@@ -42,7 +43,8 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
     that answered test reads, with the shortest round trip; an empty bucket has no entry to read.
 
     STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
-    may be. Servers outside of clusters report no alternates; then the origin and the mirrors in view are listed.
+    may be. Servers outside of clusters, and those of a bucket without mirrors, report no alternates; then the origin
+    and the mirrors in view are listed.
     """
     every = check_interval(watch, interval)
     api = (await session.client()).api
@@ -107,8 +109,10 @@ def alternate_rows(found: "overview.Reads") -> list[dict[str, Any]]:
 
 def _not_reported(found: "overview.Reads") -> str:
     """Say why the server did not report alternates."""
-    away = any(item.role == "origin" and item.state in _AWAY for item in found.alternates)
-    return ORIGIN_AWAY if away else NOT_REPORTED
+    origin = next((item for item in found.alternates if item.role == "origin"), None)
+    if origin is not None and origin.state in _AWAY:
+        return ORIGIN_AWAY
+    return NO_MIRRORS if origin is not None and origin.cluster else NOT_REPORTED
 
 
 _AWAY = ("offline", "no leader")

@@ -12,6 +12,7 @@ from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
 from kvctl.kv.read import moment
 from kvctl.phrases import quoted
+from kvctl.units import time_hint
 
 Fact = tuple[Any, ...]
 """The key and what a listing shows of it, in the terms of its reader."""
@@ -96,6 +97,8 @@ def read_value(session: Session, value: str | None, file: str | None) -> bytes:
     require_value(value, file)
     if file is not None:
         return session.read_input(file)
+    if value and value.startswith("@") and os.path.isfile(value[1:]):
+        session.note(f"note: the value is the text `{value}`; `--file {value[1:]}` writes the content of the file")
     return session.read_input("-") if value == "-" else os.fsencode(value or "")
 
 
@@ -120,9 +123,13 @@ def parse_as_of(text: str) -> "moment.Moment":
 
 def parse_since(text: str) -> "moment.Moment":
     """Parse an RFC 3339 time, or `-15m` (ago). Raises UsageError."""
-    if text.isdecimal():
-        raise UsageError(f"`{text}` is not a time", hint="Write it like `2026-01-31T12:00:00Z` or `-15m` (ago)")
-    return parse_as_of(text)
+    try:
+        found = parse_as_of(text)
+    except UsageError:
+        found = None
+    if found is None or found.revision is not None:
+        raise UsageError(f"`{text}` is not a time", hint=time_hint(text))
+    return found
 
 
 def parse_encoding(text: str) -> str:

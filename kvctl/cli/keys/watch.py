@@ -165,7 +165,7 @@ async def wait(
     except TimeoutError:
         entry = await _last_look(source, key, condition, session.context.timeout)
         if not condition.holds(entry):
-            raise condition.expired(key, limit) from None
+            raise condition.expired(key, limit, entry) from None
     if missing and key in source.unconfirmed:
         session.warn(f"`{key}` is missing, but the leader of the stream did not confirm it")
     if entry is not None and not missing:
@@ -186,13 +186,13 @@ class Condition(NamedTuple):
             return self.missing and not lives
         return (self.value is None or entry.value == self.value) and entry.revision > (self.above or 0)
 
-    def expired(self, key: str, limit: timedelta) -> WaitExpired:
-        """Return the error for a timeout."""
+    def expired(self, key: str, limit: timedelta, entry: "kvctl.Entry | None" = None) -> WaitExpired:
+        """Return the error for a timeout, with the first condition that the entry does not meet."""
         if self.missing:
             what = "still exists"
-        elif self.value is not None:
+        elif self.value is not None and (entry is None or entry.value != self.value or entry.operation != "PUT"):
             what = "does not have this value"
-        elif self.above is not None:
+        elif self.above is not None and (entry is None or entry.operation == "PUT"):
             what = f"was not written after revision {self.above}"
         else:
             what = "does not exist"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -31,7 +32,7 @@ from kvctl.errors import (
     UsageError,
 )
 from kvctl.jetstream import streams
-from kvctl.jetstream.api import Api
+from kvctl.jetstream.api import HINTS, Api
 from kvctl.jetstream.server_snapshot import (
     CHUNK,
     RESTORE_FAILED,
@@ -288,9 +289,18 @@ async def restore(
     except BaseException as error:
         await _remove(api, restoring, stream, token)
         if isinstance(error, ServerError) and error.err_code == RESTORE_FAILED:
-            error.hint = f"The backup was made by nats-server {expected.server}; this server is {_version(api)}"
+            error.hint = _restore_hint(error, expected, _version(api))
         raise
     return RestoreSummary(expected, info, replaced)
+
+
+def _restore_hint(error: ServerError, backup: BackupManifest, version: str) -> str | None:
+    """Return the next step after a restore that the server failed, by the reason that its text ends with, if any."""
+    codes = re.findall(r"\((\d{5})\)", error.message)
+    if hint := next((HINTS[int(code)] for code in codes if int(code) in HINTS), None):
+        return hint
+    differs = backup.server != version
+    return f"The backup was made by nats-server {backup.server}; this server is {version}" if differs else None
 
 
 # -- backup ------------------------------------------------------------------------------------------------

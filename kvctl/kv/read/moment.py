@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from kvctl.errors import UsageError
 from kvctl.jetstream import multi_get, streams
 from kvctl.kv import resolve
-from kvctl.units import duration_ns, format_duration, format_moment, parse_duration, parse_time
+from kvctl.units import duration_ns, format_duration, format_moment, parse_duration, parse_time, time_hint
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,10 +47,7 @@ def parse_moment(text: str) -> Moment:
     try:
         return Moment(ago=parse_duration(text[1:])) if text.startswith("-") else Moment(time_ns=parse_time(text))
     except UsageError:
-        raise UsageError(
-            f"`{text}` is neither a revision nor a time",
-            hint="Write it like `1042`, `2026-01-31T12:00:00Z` or `-15m` (ago)",
-        ) from None
+        raise UsageError(f"`{text}` is neither a revision nor a time", hint=time_hint(text, "`1042`, ")) from None
 
 
 def as_moment(value: Moment | int | datetime | str) -> Moment:

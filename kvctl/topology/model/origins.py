@@ -1,4 +1,4 @@
-"""Mirrors and aggregates as ADR-8 describes them, to and from stream configurations. [pure]"""
+"""Mirrors and aggregates as ADR-58 describes them, to and from stream configurations. [pure]"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A replicated bucket, or the stream that holds its keys (ADR-8's KVAggregateOrigin).
+    """A replicated bucket, or the stream that holds its keys (ADR-58's KVAggregateOrigin).
 
     `keys` are filters that lose their literal head, `prefix` is put before the rest, `maps` give source and destination
     with wildcards as `$1`.
@@ -151,7 +151,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Mirror(Settings):
-    """A copy of one bucket that serves its reads locally (ADR-8's KVMirrorConfig). None: same as the origin."""
+    """A copy of one bucket that serves its reads locally (ADR-58's KVMirrorConfig). None: same as the origin."""
 
     name: str
     origin: Origin
@@ -203,7 +203,7 @@ class Mirror(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(BucketSettings):
-    """A bucket merged from other buckets (ADR-8's KVAggregateConfig). None: derived from the origins."""
+    """A bucket merged from other buckets (ADR-58's KVAggregateConfig). None: derived from the origins."""
 
     name: str
     origins: tuple[Origin, ...]

@@ -38,6 +38,13 @@ def test_alternates_of_a_cluster_are_those_that_its_servers_report(supercluster,
         assert "  Reads answered by, nearest first\n  #  served by" in details
 
 
+def test_a_bucket_without_mirrors_in_a_cluster_has_no_other_alternates(run, cluster, unique):
+    name, at = unique("O"), ("-s", cluster.contexts["cluster"].url)
+    assert run("bucket", "add", name, "--replicas", "3", *at).exit_code == 0
+    listed = run("bucket", "alternates", name, *at)
+    assert (listed.exit_code, listed.err) == (0, "The cluster reports no mirror of the bucket\n")
+
+
 def test_alternates_outside_of_clusters_are_the_origin_and_its_mirrors(run, server, raw, unique):
     bucket, mirror, other, replicas, at = unique("O"), unique("M"), unique("N"), Replicas(raw), ("-s", server.url)
     raw.create_bucket(bucket)

@@ -80,6 +80,16 @@ def test_watch_follows_changes_until_count(keyed, start):
     assert keyed.consumers_left() == 0
 
 
+@pytest.mark.guarantee("commands-2", by="fault")
+@pytest.mark.parametrize("options", [(), ("-o", "ndjson")], ids=" ".join)
+def test_watch_ends_when_its_reader_leaves_although_nothing_is_written(filled, keyed, start, options):
+    watch = start("watch", keyed.name, *options, env=keyed.env())
+    _line(watch)
+    watch.stdout.close()
+    assert (watch.wait(10), watch.stderr.read()) == (0, b"")
+    assert keyed.consumers_left() == 0
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_watch_of_a_deleted_bucket_is_an_error(keyed, start, again):
     watch = start("watch", keyed.name, "-o", "ndjson", env=keyed.env())
@@ -171,6 +181,8 @@ def test_time_runs_out(keyed, snapshot):
     assert keyed("wait", "B", "nope", "--wait-for", "200ms") == snapshot
     assert keyed("wait", "B", "k", "--value", "two", "--wait-for", "200ms") == snapshot
     assert keyed("wait", "B", "k", "--revision-above", "1", "--wait-for", "200ms") == snapshot
+    late = keyed("wait", "B", "k", "--value", "one", "--revision-above", "9", "--wait-for", "200ms")
+    assert (late.exit_code, "`k` was not written after revision 9" in late.err) == (9, True)
     assert keyed("wait", "B", "k", "--missing", "--wait-for", "1200ms") == snapshot
     assert keyed("wait", "B", "nope", "--wait-for", "0") == snapshot
     assert keyed.consumers_left() == 0

@@ -172,8 +172,9 @@ async def test_a_cluster_s_bucket_can_come_back_with_fewer_replicas(cluster, ser
         await bucket_backup.restore(client.api, directory)
         assert await contents(client.bucket(bucket_name)) == before
     async with kvctl.connect(server.url) as client:
-        with pytest.raises(ServerError, match="replicas"):
+        with pytest.raises(ServerError, match="replicas") as refused:
             await bucket_backup.restore(client.api, directory)
+        assert refused.value.hint == "Use one stream replica, or connect to a cluster"
         await bucket_backup.restore(client.api, directory, replicas=1)
         assert await contents(client.bucket(bucket_name)) == before
 
