@@ -99,11 +99,14 @@ class BucketReader:
         """Fields that name the target in JSON."""
         self.listing = None if past else f"List the keys with `kvctl keys {bucket.name}`"
         """Hint for missing keys."""
-        self.caveat = past.caveat if past else None
-        """Warning about what may be missing from the state."""
         self._bucket = bucket
         self._reading = reading
         self._past = past
+
+    @property
+    def caveat(self) -> str | None:
+        """Warning about what may be missing from the state that was read."""
+        return self._past.caveat if self._past else None
 
     async def one(self, key: str) -> "kvctl.Entry":
         """Return the entry of a key. Raises KeyNotFound."""
@@ -123,7 +126,7 @@ class BucketReader:
     def absent(self, keys: Sequence[str]) -> KeyNotFound:
         """Return the error for missing keys, which says if the leader did not confirm one of them."""
         confirmed = self._past is not None or self._bucket.unconfirmed.isdisjoint(keys)
-        return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing, confirmed=confirmed)
+        return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing or self.caveat, confirmed=confirmed)
 
     def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["kvctl.Entry"], None]:
         """Yield the entries of matching keys, in batches."""

@@ -61,6 +61,7 @@ async def dump(
     while they are read are omitted.
 
     --as-of dumps the keys of an earlier state, or fails (3) and names the keys whose state the bucket no longer holds.
+    If entries may have been removed without a trace, the dump is not exact (7).
 
     The dump is first written to a temporary file (see TMPDIR), because its header depends on the result, and copied to
     standard output when it is complete. --to replaces an existing file; only you can read the new one.
@@ -138,10 +139,10 @@ def _report(session: Session, bucket: str, to: Path, made: "dump_file.DumpSummar
 
 
 def _require_exact(session: Session, bucket: str, made: "dump_file.DumpSummary") -> None:
-    if made.caveat:
-        session.warn(made.caveat)
     if made.exact:
         return
+    if made.caveat:
+        raise PartlyDone(f"Inexact dump: {made.caveat[0].lower()}{made.caveat[1:]}")
     keys = quoted(made.lost, None if session.options.verbose else NAMED)
     removed = f"{made.vanished} entries were removed" if made.vanished else ""
     overwritten = f"entries of these keys may have been overwritten: {keys}" if made.lost else ""

@@ -268,7 +268,7 @@ class DumpSummary:
     @property
     def exact(self) -> bool:
         """True if it equals the bucket at the snapshot revision, except for entries that expired during the dump."""
-        return not (self.lost or self.vanished)
+        return not (self.lost or self.vanished or self.caveat)
 
 
 async def dump(
@@ -323,7 +323,8 @@ async def dump_past(
         async for entries in batches:
             writer.add(lines.of_entries(entries), len(entries))
             advance(len(entries))
-    return DumpSummary(writer.entries, past.revision, writer.finish(exact=True), caveat=past.caveat)
+    sha256 = writer.finish(exact=past.caveat is None)
+    return DumpSummary(writer.entries, past.revision, sha256, caveat=past.caveat)
 
 
 def header(binding: Binding, filters: Sequence[str], cut: int, clock: ServerClock, *, history: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import Entry, from_frame
 from kvctl.kv.names import check_filter, check_key, check_literal
-from kvctl.kv.read.key_scan import KeyHistoryScan, Retention, choose, keeping
+from kvctl.kv.read.key_scan import KeyHistoryScan, Retention, choose, keeping, last_removed
 from kvctl.kv.read.listing import KeyFilter, each
 from kvctl.kv.read.moment import Moment
 from kvctl.kv.resolve import Binding
@@ -29,6 +29,8 @@ from kvctl.phrases import quoted
 
 if TYPE_CHECKING:
     from kvctl.kv.handle import Handle
+
+_REMOVED = "entries were removed from its stream"
 
 
 async def at(handle: Handle, moment: Moment) -> Past:
@@ -65,15 +67,17 @@ class Past:
         """Time of the server that led the stream at the start."""
         self.revision = revision
         self.caveat = kept.caveat
-        """A sentence on keys that may nevertheless be missing; None if there are none."""
+        """A sentence on keys that may nevertheless be missing; None if there are none. Complete after a reading."""
         self._binding = binding
         self._kept = kept
+        self._deletable = binding.info is None or not binding.info["config"].get("deny_delete")
 
     async def get(self, key: str, *, literal: bool = False) -> Entry:
         """Return the key's entry at the moment. Raises KeyNotFound, HistoryLost."""
         [entry] = await self.get_many([key], literal=literal)
         if entry is None:
-            raise KeyNotFound(f"Key `{key}` was not in bucket `{self.bucket}` as of {self.moment}")
+            absent = f"Key `{key}` was not in bucket `{self.bucket}` as of {self.moment}"
+            raise KeyNotFound(absent, hint=self.caveat)
         return entry
 
     async def get_many(self, keys: Sequence[str], *, literal: bool = False) -> list[Entry | None]:
@@ -115,7 +119,7 @@ class Past:
             return  # before the first message
         survey = KeyHistoryScan(self._binding, self.revision, choice, self._kept)
         await survey.run()
-        self._check(survey, named)
+        await self._check(survey, named)
         wanted = {trace.found for trace in survey.traces.values() if trace.living or (deleted and trace.found)}
         async with aclosing(self._read(choice, wanted, values)) as batches:
             async for batch in batches:
@@ -123,13 +127,32 @@ class Past:
         if wanted:  # overwritten since the scan
             raise self._lost([survey.key(subject) for subject, trace in survey.traces.items() if trace.found in wanted])
 
-    def _check(self, survey: KeyHistoryScan, named: Sequence[str] | None) -> None:
-        lost = survey.lost()
-        if self._kept.dropped is not None:
-            held = {survey.key(subject) for subject in survey.traces}
-            lost += [key for key in named or () if key not in held]
-        if lost or (self._kept.dropped is not None and named is None):
-            raise self._lost(lost)
+    async def _check(self, survey: KeyHistoryScan, named: Sequence[str] | None) -> None:
+        """Raise HistoryLost for keys whose state cannot be determined, or note a caveat."""
+        lost, why = survey.lost(), self._kept.dropped
+        found = {survey.key(subject): trace.found for subject, trace in survey.traces.items()}
+        if named is not None and why:
+            lost += [key for key in named if key not in found]
+        if lost or (named is None and why):
+            raise self._lost(lost, why)
+        # Purges remove the oldest entries of a key first: where messages cannot be deleted, what is found is right.
+        unsure = [key for key in named or () if self._deletable or not found.get(key)]
+        if named is not None and not unsure:
+            return
+        removed = await self._removed(survey)
+        if removed is None:
+            self.caveat = self.caveat or "Keys may be missing: it is unknown if entries were removed from the stream"
+        elif removed:
+            lost = [key for key in unsure if found.get(key, 0) < removed]
+            nothing = removed == self.revision and not (self.caveat and any(found.values()))
+            if lost or (named is None and nothing):
+                raise self._lost(lost, _REMOVED)
+            if named is None and self.caveat is None:
+                self.caveat = f"Keys may be missing: revision {removed} was removed, but not by the bucket's history"
+
+    async def _removed(self, survey: KeyHistoryScan) -> int | None:
+        """Return the last revision up to the moment that was removed from the stream, 0 for none, None if unknown."""
+        return survey.removed() if survey.complete else await last_removed(self._binding, self.revision, self._kept)
 
     async def _read(self, choice: KeyFilter, wanted: set[int], values: bool) -> AsyncGenerator[list[Entry], None]:
         """Yield the entries of these revisions and remove them from the set."""
@@ -148,11 +171,13 @@ class Past:
                 if not wanted or (batch and delivery(batch[-1][1])[0] >= last):
                     return
 
-    def _lost(self, keys: list[str]) -> HistoryLost:
+    def _lost(self, keys: list[str], why: str | None = None) -> HistoryLost:
         what = f"what {_listed(keys)} at" if keys else "all that it held at"
-        why = f": {self._kept.dropped}" if self._kept.dropped else ""
-        hint = f"See the remaining history with `kvctl history {self.bucket}`; a longer history keeps more from now on"
-        return HistoryLost(f"Bucket `{self.bucket}` no longer holds {what} {self.moment}{why}", keys=keys, hint=hint)
+        hint = f"See the remaining history with `kvctl history {self.bucket}`"
+        if why != _REMOVED:
+            hint += "; a longer history keeps more from now on"
+        reason = f": {why}" if why else ""
+        return HistoryLost(f"Bucket `{self.bucket}` no longer holds {what} {self.moment}{reason}", keys=keys, hint=hint)
 
 
 async def _last_before(binding: Binding, moment: Moment) -> int:

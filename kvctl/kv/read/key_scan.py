@@ -2,6 +2,9 @@
 
 A key's entries are evicted oldest first, so the last one at or below the snapshot revision is its state there. A key
 without one counts as created later, if it has fewer entries than the bucket's history and does not begin with a purge.
+
+A revision that the stream lacks was such an entry, if a later one begins a key that has a full history or begins with a
+purge. Otherwise it was removed from the stream: by a purge, as a single message, by a compaction, or by a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, NotFoundError, PermissionDenied, UnreachableError
 from kvctl.jetstream import streams
 from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
@@ -48,6 +51,8 @@ class Trace:
     """Stored entries of one key."""
 
     count: int = 0
+    first: int = 0
+    """First revision."""
     last: int = 0
     """Last revision."""
     erased: bool = False
@@ -64,7 +69,7 @@ class Trace:
         if sequence <= self.last:
             return
         if not self.count:
-            self.erased = _erases(header)
+            self.first, self.erased = sequence, _erases(header)
         self.count += 1
         self.last = sequence
         if sequence <= cut:
@@ -81,12 +86,18 @@ class Retention:
     """Reason why entire keys may be missing, if any."""
     caveat: str | None = None
     """Data that may be missing without a trace, if any."""
+    first: int = 1
+    """First revision that the bucket may have had."""
+
+    def full(self, trace: Trace) -> bool:
+        """Return True if older entries of the key may have been evicted or purged."""
+        return trace.erased or trace.count >= self.history
 
     def lost(self, trace: Trace) -> bool:
         """Return True if the key's state at the snapshot cannot be determined."""
         if trace.found:
             return trace.unknown
-        return trace.unknown or trace.erased or trace.count >= self.history or self.dropped is not None
+        return trace.unknown or self.full(trace) or self.dropped is not None
 
 
 class KeyHistoryScan:
@@ -94,7 +105,13 @@ class KeyHistoryScan:
 
     def __init__(self, binding: Binding, cut: int, choice: KeyFilter, kept: Retention) -> None:
         self.traces: dict[bytes, Trace] = {}
-        """By subject: some 250 bytes per key."""
+        """By subject: some 300 bytes per key."""
+        self.complete = False
+        """True if the selected keys are all that the stream holds."""
+        self._missing = 0
+        """Last revision up to the snapshot that was not selected, or that the stream lacks; 0 for none."""
+        self._written: set[bytes] = set()
+        """Subjects written since the scan began."""
         self._binding = binding
         self._cut = cut
         self._choice = choice
@@ -104,8 +121,9 @@ class KeyHistoryScan:
     async def run(self) -> None:
         """Read the stored entries. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
         selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
-        end, _ = await self._read(selection)
-        written = iter(await self._written_since(end))
+        end, _ = await self._read(selection, self._kept.first - 1)
+        self._written = await self._written_since(end)
+        written = iter(self._written)
 
         async def work() -> None:
             for subject in written:
@@ -124,23 +142,41 @@ class KeyHistoryScan:
         """Return the keys whose state cannot be determined."""
         return [self.key(subject) for subject, trace in self.traces.items() if self._kept.lost(trace)]
 
+    def removed(self) -> int:
+        """Return the last revision up to the snapshot that was removed from the stream, 0 for none; if complete."""
+        evicting = (item for item in self.traces.items() if self._kept.full(item[1]))
+        newest = max((trace.last if key in self._written else trace.first for key, trace in evicting), default=0)
+        return self._missing if self._missing > newest else 0
+
     def key(self, subject: bytes) -> str:
         """Return the key of a subject."""
         return subject[self._prefix :].decode(errors="surrogateescape")
 
-    async def _read(self, selection: Selection) -> tuple[int, set[bytes]]:
-        """Trace the messages; return the stream's last sequence at the start, and the subjects received."""
+    async def _read(self, selection: Selection, before: int) -> tuple[int, set[bytes]]:
+        """Trace the messages after `before`; return the stream's last sequence at the start, and the subjects received.
+
+        Notes the last revision up to the snapshot that did not arrive.
+        """
         came: set[bytes] = set()
         choice, traces, cut = self._choice, self.traces, self._cut
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
-            end = int(consumer.info["state"]["last_seq"]) if consumer.info else cut
+            state = consumer.info["state"] if consumer.info else None
+            end = int(state["last_seq"]) if state else cut
+            everything = choice.everything and not _is_filtered(self._binding)
+            self.complete = everything and state is not None and consumer.expected == state["messages"]
             async for batch in consumer.batches():
                 for subject, reply, header, _ in choice.of(batch):
                     trace = traces.get(subject)
                     if trace is None:
                         trace = traces[subject] = Trace()
-                    trace.add(delivery(reply)[0], header, cut)
+                    sequence = delivery(reply)[0]
+                    trace.add(sequence, header, cut)
                     came.add(subject)
+                    if sequence - before > 1 and before < cut:
+                        self._missing = min(sequence - 1, cut)
+                    before = max(before, sequence)
+        if before < cut:
+            self._missing = cut
         return end, came
 
     async def _written_since(self, end: int) -> set[bytes]:
@@ -148,10 +184,13 @@ class KeyHistoryScan:
         state = (await streams.info(self._binding.api, self._binding.stream))["state"]
         if int(state["last_seq"]) == end:
             return set()
+        complete = self.complete
         selection = Selection(
             subjects=self._choice.subjects, deliver="by_start_sequence", start=end + 1, headers_only=True
         )
-        return (await self._read(selection))[1]
+        came = (await self._read(selection, end))[1]
+        self.complete = complete
+        return came
 
     async def _looked_at_again(self, subject: bytes, trace: Trace) -> Trace:
         """Return the trace of a key without a value up to the snapshot that is being written."""
@@ -171,14 +210,16 @@ class KeyHistoryScan:
 
 async def keeping(binding: Binding) -> Retention:
     """Return the retention of the bucket; of a mirror and its origin, the smaller, or the minimum without an answer."""
-    history, dropped, caveat, gaps = sys.maxsize, None, None, False
+    history, dropped, caveat, gaps, first = sys.maxsize, None, None, False, 1
     following: Binding | None = binding
     while following is not None:
         info = following.info
         if info is None:
             with suppress(KvctlError):
                 info = await streams.find(following.api, following.stream)
-        limit = info["config"].get("max_msgs_per_subject", -1) if info else 1
+        config = info["config"] if info else {"max_msgs_per_subject": 1}
+        first = max(first, config.get("first_seq", 0))
+        limit = config.get("max_msgs_per_subject", -1)
         limit = limit if limit > 0 else sys.maxsize
         if gaps and limit < history:
             caveat = caveat or _MISSED
@@ -187,7 +228,33 @@ async def keeping(binding: Binding) -> Retention:
         dropped = dropped or (_dropped(info) if info else None)
         caveat = caveat or (_caveat(info) if info else None)
         following = following.origin
-    return Retention(history, dropped, caveat)
+    return Retention(history, dropped, caveat, first)
+
+
+async def last_removed(binding: Binding, cut: int, kept: Retention) -> int | None:
+    """Return the last revision up to a snapshot that was removed from the stream, 0 for none, None if that is unknown.
+
+    Reads the headers of all its messages, unless it lacks none; of a mirror with a filter, its origin's.
+    """
+    if _is_filtered(binding):
+        binding = binding.source
+    try:
+        state = (await streams.info(binding.api, binding.stream))["state"]
+        if state["messages"] > state["last_seq"] - kept.first:
+            return 0
+        scan = KeyHistoryScan(binding, cut, KeyFilter((">",)), kept)
+        await scan.run()
+    except (NotFoundError, PermissionDenied, UnreachableError):
+        return None
+    return scan.removed()
+
+
+def _is_filtered(binding: Binding) -> bool:
+    """Return True if a mirror, or one that it mirrors, has only some of its origin's keys."""
+    mirror = (binding.info["config"].get("mirror") if binding.info else None) or {}
+    if mirror.get("filter_subject") or mirror.get("subject_transforms"):
+        return True
+    return binding.origin is not None and _is_filtered(binding.origin)
 
 
 def _dropped(info: StreamInfo) -> str | None:

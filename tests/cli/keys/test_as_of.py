@@ -68,3 +68,20 @@ def test_what_is_lost_is_named_and_nothing_is_printed(past, snapshot):
 
 def test_what_cannot_be_is_said(past, snapshot):
     assert past("get", "B", "b", "--as-of", "7") == snapshot
+
+
+@pytest.mark.guarantee("reading-21")
+def test_what_was_removed_from_the_stream_is_refused_or_warned_of(keyed, snapshot):
+    keyed.raw.create_bucket("C", {f"k{number}": b"v" for number in range(1, 7)}, max_msgs_per_subject=5)
+    keyed.raw.api("STREAM.PURGE.KV_C", {"seq": 4})
+    for command in (
+        ["keys", "C", "--as-of", "3"],
+        ["get", "C", "k1", "--as-of", "4"],
+        ["get", "C", "k4", "--as-of", "4"],
+        ["keys", "C", "--as-of", "4"],
+        ["get", "C", ">", "--as-of", "5", "-o", "name"],
+    ):
+        assert keyed(*command) == snapshot
+    result = keyed("dump", "C", "--as-of", "5")
+    assert json.loads(result.out.splitlines()[0])["exact"] is False
+    assert (result.exit_code, result.err) == snapshot

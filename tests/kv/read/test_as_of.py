@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
+from collections import Counter
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,9 @@ import kvctl
 from kvctl import Bucket, Client
 from kvctl.errors import HistoryLost, KeyNotFound, RevisionNotFound, UsageError
 from kvctl.jetstream import streams
+from kvctl.kv.bulk.dump_file import dump_past
 from kvctl.kv.entry import Entry
+from kvctl.kv.maintenance import compaction
 from kvctl.kv.read.as_of import Past
 from kvctl.kv.read.moment import Moment, as_moment, parse_moment
 from tests.support.differences import differences
@@ -35,6 +40,9 @@ class Oracle:
         self.random = random.Random(seed)
         self.states: list[State] = [{}]
         """By revision."""
+        self.now: State = {}
+        self.values: dict[int, bytes] = {}
+        """By revision."""
         self.held: dict[str, list[tuple[int, str]]] = {key: [] for key in self.keys}
         """Revision and operation, oldest first."""
 
@@ -49,9 +57,10 @@ class Oracle:
         revision = await asyncio.to_thread(self.raw.put, self.bucket.name, key, value, headers)
         assert revision == len(self.states)
         self.held[key] = [*self.held[key], (revision, kind)][-self.history :]
-        after = dict(self.states[-1])
-        after.pop(key, None)
-        self.states.append(after | {key: value} if kind == "PUT" else after)
+        self.now = {name: one for name, one in self.now.items() if name != key}
+        if kind == "PUT":
+            self.now[key] = self.values[revision] = value
+        self.states.append(self.now)
 
     def lost(self, revision: int) -> set[str]:
         """The keys whose state at the revision is lost."""
@@ -77,6 +86,153 @@ class Oracle:
         else:
             [entry] = await past.get_many([key])
             assert (entry and entry.value) == self.states[revision].get(key)
+
+
+class Removal:
+    """A bucket as the oracle's, some of whose messages are removed otherwise than by its history."""
+
+    def __init__(self, oracle: Oracle, config: dict[str, Any]) -> None:
+        self.oracle, self.config = oracle, config
+        self.stream, self.raw, self.random = f"KV_{oracle.bucket.name}", oracle.raw, oracle.random
+        self.removed: set[int] = set()
+        """Revisions that were removed."""
+        self.outcomes: Counter[str] = Counter()
+
+    def messages(self) -> dict[int, tuple[str, str]]:
+        """What the stream holds: key and operation by revision."""
+        return {revision: (key, kind) for key, held in self.oracle.held.items() for revision, kind in held}
+
+    async def remove(self) -> None:
+        """Remove messages in one of the ways there are."""
+        before = self.messages()
+        ways = [self.purge, self.purge, self.purge, self.compact, self.limit]
+        way = self.random.choice(ways if self.config["deny_delete"] else [*ways, self.delete, self.delete])
+        await way(before)
+        listed = await streams.subjects(self.oracle.bucket.binding.api, self.stream, ">")
+        left = set()
+        for subject in listed:
+            sequence = 0
+            while (found := await self._next(subject, sequence + 1)) is not None:
+                sequence = found
+                left.add(found)
+        self.removed |= before.keys() - left
+        for key, held in self.oracle.held.items():
+            self.oracle.held[key] = [one for one in held if one[0] in left]
+        now = self.messages()
+        last = {key: max(r for r in now if now[r][0] == key) for key in {key for key, _ in now.values()}}
+        alive = {key for key, revision in last.items() if now[revision][1] == "PUT"}
+        after = {}
+        for key in alive:
+            after[key] = self.oracle.values[last[key]]
+        self.oracle.now = after
+
+    async def _next(self, subject: str, start: int) -> int | None:
+        answer = await asyncio.to_thread(
+            self.raw.api, f"STREAM.MSG.GET.{self.stream}", {"seq": start, "next_by_subj": subject}
+        )
+        return answer["message"]["seq"] if "message" in answer else None
+
+    async def _api(self, subject: str, body: dict[str, Any]) -> None:
+        answer = await asyncio.to_thread(self.raw.api, f"{subject}.{self.stream}", body)
+        assert "error" not in answer, answer
+
+    async def purge(self, before: dict[int, tuple[str, str]]) -> None:
+        end = len(self.oracle.states)
+        body: dict[str, Any] = self.random.choice(
+            [{}, {"seq": self.random.randint(1, end)}, {"keep": self.random.randrange(4)}]
+        )
+        if self.random.random() < 0.6:
+            body["filter"] = f"$KV.{self.oracle.bucket.name}.{self.random.choice(self.oracle.keys)}"
+        await self._api("STREAM.PURGE", body)
+
+    async def compact(self, _: dict[int, tuple[str, str]]) -> None:
+        await compaction.remove(self.oracle.bucket, await compaction.find(self.oracle.bucket))
+
+    async def limit(self, before: dict[int, tuple[str, str]]) -> None:
+        most = max(len(before) - self.random.randrange(4), 1)
+        age = {"max_age": 200_000_000, "duplicate_window": 200_000_000}
+        limit = self.random.choice([{"max_msgs": most}, {"max_bytes": most * 70}, age])
+        await self._api("STREAM.UPDATE", {**self.config, "discard": "old", **limit})
+        if limit is age:
+            await asyncio.sleep(self.random.choice([0.1, 0.4]))
+        await self._api("STREAM.UPDATE", self.config)
+
+    async def delete(self, before: dict[int, tuple[str, str]]) -> None:
+        for revision in self.random.sample(sorted(before), min(len(before), self.random.choice([1, 1, 3]))):
+            await self._api("STREAM.MSG.DELETE", {"seq": revision, "no_erase": True})
+
+    async def check(self, revision: int) -> None:
+        """Right, refused, or with a caveat; the last two only where the history does not explain what is missing."""
+        oracle, held = self.oracle, self.messages()
+        lost, missing = oracle.lost(revision), {one for one in range(1, revision + 1) if one not in held}
+        newest = max(
+            (
+                some[0][0]
+                for some in oracle.held.values()
+                if some and (len(some) >= oracle.history or some[0][1] == "PURGE")
+            ),
+            default=0,
+        )
+        removed = {one for one in missing if one > newest}
+        assert self.removed or not removed
+        past = await oracle.bucket.as_of(revision)
+        if lost or revision in removed:
+            with pytest.raises(HistoryLost) as caught:
+                await state(past)
+            assert set(caught.value.keys) == lost
+            outcome = "lost"
+        else:
+            found = await state(past)
+            assert (past.caveat is not None) == bool(removed)
+            outcome = "caveat" if past.caveat else "right" if found == oracle.states[revision] else "unseen"
+            if self.config["deny_delete"]:
+                assert found.items() <= oracle.states[revision].items()
+        if outcome == "unseen":
+            assert missing
+            assert self.removed
+        self.outcomes[outcome] += 1
+        key = self.random.choice(oracle.keys)
+        past = await oracle.bucket.as_of(revision)
+        if revision in removed or key in lost:
+            with pytest.raises(HistoryLost):
+                await state(past, key)
+        else:
+            await state(past, key)
+            assert (past.caveat is not None) == bool(removed)
+        past = await oracle.bucket.as_of(revision)
+        known = max((one for one, _ in oracle.held[key] if one <= revision), default=0)
+        unsure = removed and (not known or (not self.config["deny_delete"] and known < max(removed)))
+        if key in lost or unsure:
+            with pytest.raises(HistoryLost) as caught:
+                await past.get_many([key])
+            assert caught.value.keys == [key]
+        else:
+            [entry] = await past.get_many([key])
+            assert past.caveat is None
+            if (entry and entry.value) != oracle.states[revision].get(key):
+                assert missing
+                assert self.removed
+                assert not known or not self.config["deny_delete"]
+
+
+@pytest.mark.guarantee("reading-21", by="oracle")
+@pytest.mark.parametrize(("history", "keys"), [(1, 4), (3, 3), (5, 4), (64, 12)])
+@pytest.mark.parametrize("deny_delete", [True, False])
+async def test_every_moment_of_a_bucket_with_removed_messages_is_right_or_not_called_exact(
+    client, raw, bucket_name, history, keys, deny_delete, seed, steps
+):
+    """Purges, compactions, limits and deleted messages; what the history may explain instead is not noticed."""
+    config = raw.create_bucket(bucket_name, max_msgs_per_subject=history, deny_delete=deny_delete)["config"]
+    removal = Removal(Oracle(client.bucket(bucket_name), raw, history, keys, seed), config)
+    for _ in range(steps(4)):
+        for _ in range(removal.random.randint(1, 12)):
+            await removal.oracle.step()
+        await removal.remove()
+        for _ in range(removal.random.choice([0, 3])):
+            await removal.oracle.step()
+        for revision in range(1, len(removal.oracle.states)):
+            await removal.check(revision)
+    print(removal.outcomes)
 
 
 async def ended(bucket: Bucket, key: str) -> Entry:
@@ -297,13 +453,47 @@ async def test_mirror_that_missed_what_its_origin_dropped_has_a_caveat(raw, clie
     assert (await whole.as_of(1)).caveat is None
 
 
-async def _mirror(client: Client, bucket: Bucket, history: int) -> Bucket:
+@pytest.mark.guarantee("reading-21")
+async def test_a_mirror_of_some_keys_is_judged_by_its_origin(raw, client, bucket_name):
+    """It lacks the revisions of other keys, which nobody removed."""
+    bucket = await client.create_bucket(bucket_name, history=5)
+    await bucket.put_many((key, b"1") for key in ("a.1", "b.1", "a.2", "b.2", "a.3"))
+    mirror = await _mirror(client, bucket, 5, filter_subject=f"$KV.{bucket_name}.a.>")
+    past = await mirror.as_of(4)
+    assert (await state(past), past.caveat) == ({"a.1": b"1", "a.2": b"1"}, None)
+    assert await past.get_many(["a.3"]) == [None]
+    await streams.purge(client.api, f"KV_{bucket_name}", filter=f"$KV.{bucket_name}.b.1")
+    past = await mirror.as_of(4)
+    assert (await state(past), past.caveat is not None) == ({"a.1": b"1", "a.2": b"1"}, True)
+
+
+@pytest.mark.guarantee("commands-4", "reading-21")
+async def test_a_dump_of_a_moment_that_may_lack_keys_is_not_exact(client, bucket_name):
+    bucket = await client.create_bucket(bucket_name, history=5)
+    await bucket.put_many((f"k{number}", b"v") for number in range(1, 6))
+    await streams.purge(client.api, f"KV_{bucket_name}", seq=4)
+    for moment, exact in ((Moment(revision=3), None), (Moment(revision=4), False)):
+        file = io.BytesIO()
+        if exact is None:
+            with pytest.raises(HistoryLost, match="entries were removed from its stream"):
+                await dump_past(bucket, moment, file)
+            continue
+        made = await dump_past(bucket, moment, file)
+        assert (made.entries, made.exact) == (1, exact)
+        assert b'"exact": false' in file.getvalue().splitlines()[0]
+    assert (await (await bucket.as_of(4)).get("k4")).value == b"v"
+    with pytest.raises(HistoryLost, match="`k1` was at revision 3: entries were removed") as caught:
+        await (await bucket.as_of(3)).get("k1")
+    assert caught.value.hint == f"See the remaining history with `kvctl history {bucket_name}`"
+
+
+async def _mirror(client: Client, bucket: Bucket, history: int, **source: Any) -> Bucket:
     name = f"M{bucket.name}"
     await streams.create(
         client.api,
         {
             "name": name,
-            "mirror": {"name": f"KV_{bucket.name}"},
+            "mirror": {"name": f"KV_{bucket.name}", **source},
             "max_msgs_per_subject": history,
             "allow_direct": True,
             "storage": "file",
