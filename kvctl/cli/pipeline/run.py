@@ -22,6 +22,7 @@ from kvctl.kv import names as kv_names
 from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.jobs import audit as audit_job
+from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import commit as commit_job
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.render.escapes import escape
@@ -169,7 +170,7 @@ async def run(
     data source's options, such as `${url}`.
 
     A row that cannot be written ends the script with exit code 7, unless `deadLetter` is set. --dry-run changes nothing
-    and shows Spark's plan of each statement.
+    and shows Spark's plan of each statement. Errors name the statement and its line.
     """
     if not dry_run:
         session.context.require_writable()
@@ -208,11 +209,11 @@ WORKERS = [Column("host"), Column("python"), Column("kvctl")]
     prints=(SPARK,),
 )
 async def check(session: Session, *, target: OnSpark) -> None:
-    """Start Spark, run a task on its workers and describe them.
+    """Start Spark, plan and run a read on its workers, and describe them.
 
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
     `kvctl pipeline` start Spark the same way.
     """
-    found = asdict(await run_job(session, target, "Checking Spark", jobs_run.check))
+    found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

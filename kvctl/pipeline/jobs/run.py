@@ -1,18 +1,15 @@
-"""Run a SQL script, statement by statement, with the values of variables; check that Spark and its workers run."""
+"""Run a SQL script, statement by statement, with the values of variables."""
 
 from __future__ import annotations
 
-import platform
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import kvctl
 from kvctl.errors import KvctlError, UsageError
-from kvctl.pipeline.spark import tasks
-from kvctl.pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
@@ -26,6 +23,31 @@ _TOKEN = re.compile(
 _OF_SESSION = re.compile(r"(create\s+(or\s+replace\s+)?(global\s+)?temp(orary)?|declare|set|use)\b", re.IGNORECASE)
 """Statements that change only the session: a dry run runs them, as later ones need them."""
 _NO_PLAN = "Error occurred during query planning"
+
+
+_POSITION = re.compile(r"[ ;]*\(?\bline (\d+),? pos \d+\)?")
+"""Place of an error in a statement, as Spark names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Statement of a script, and where it is."""
+
+    text: str
+    number: int
+    line: int
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Name the statement and its line in KvctlErrors of the block."""
+        try:
+            yield
+        except KvctlError as error:
+            found = _POSITION.search(error.message)
+            line = self.line + int(found[1]) - 1 if found else self.line
+            error.message = f"Statement {self.number}, line {line}: {_POSITION.sub('', error.message)}"
+            error.args = (error.message,)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +66,7 @@ class PlannedStatement:
     plan: str
 
 
-def statements(text: str, values: Mapping[str, str]) -> list[str]:
+def statements(text: str, values: Mapping[str, str]) -> list[Statement]:
     """Return the statements of a script, without comments, and with `${name}` replaced by its value.
 
     Raises UsageError for variables without a value, and for values without a variable.
@@ -57,8 +79,8 @@ def statements(text: str, values: Mapping[str, str]) -> list[str]:
     return _split(_VARIABLE.sub(lambda found: values[found[1]], text))
 
 
-def _split(text: str) -> list[str]:
-    """Split at semicolons outside of quotes and comments."""
+def _split(text: str) -> list[Statement]:
+    """Split at semicolons outside of quotes and comments; lines stay where they are."""
     parts, position = [""], 0
     for token in _TOKEN.finditer(text):
         parts[-1] += text[position : token.start()]
@@ -66,25 +88,35 @@ def _split(text: str) -> list[str]:
         if token["end"]:
             parts.append("")
         else:
-            parts[-1] += " " if token["comment"] else token[0]
+            parts[-1] += ("\n" * token[0].count("\n") or " ") if token["comment"] else token[0]
     parts[-1] += text[position:]
-    return [part.strip() for part in parts if part.strip()]
+    found: list[Statement] = []
+    line = 1
+    for part in parts:
+        if part.strip():
+            begun = line + part[: len(part) - len(part.lstrip())].count("\n")
+            found.append(Statement(part.strip(), len(found) + 1, begun))
+        line += part.count("\n")
+    return found
 
 
-def run(engine: Engine, script: Sequence[str]) -> ScriptRun:
+def run(engine: Engine, script: Sequence[Statement]) -> ScriptRun:
     """Run the statements; ends with the first that fails. Raises KvctlError, and as the data source."""
     begun = time.monotonic()
-    with engine.explaining():
-        for number, statement in enumerate(script, 1):
-            engine.doing = f"statement {number} of {len(script)}"
-            engine.spark.sql(statement)
+    for statement in script:
+        engine.doing = f"statement {statement.number} of {len(script)}"
+        with statement.named(), engine.explaining():
+            engine.spark.sql(statement.text)
     return ScriptRun(len(script), time.monotonic() - begun)
 
 
-def plan(engine: Engine, script: Sequence[str]) -> list[PlannedStatement]:
+def plan(engine: Engine, script: Sequence[Statement]) -> list[PlannedStatement]:
     """Plan the statements without running them. Raises UsageError for an invalid one."""
-    with engine.explaining():
-        return [PlannedStatement(statement, _plan(engine, statement)) for statement in script]
+    planned = []
+    for statement in script:
+        with statement.named(), engine.explaining():
+            planned.append(PlannedStatement(statement.text, _plan(engine, statement.text)))
+    return planned
 
 
 def _plan(engine: Engine, statement: str) -> str:
@@ -98,50 +130,3 @@ def _plan(engine: Engine, statement: str) -> str:
     if text.startswith(_NO_PLAN):
         raise planning_error(text.removeprefix(_NO_PLAN).lstrip(": \n"))
     return text
-
-
-TASKS = 4
-"""Number of tasks run: on a small cluster, each worker gets one."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Worker:
-    """Machine that runs tasks: its Python and its kvctl."""
-
-    host: str
-    python: str
-    kvctl: str
-
-
-@dataclass(frozen=True, slots=True)
-class SparkCheck:
-    """Versions and workers of a session."""
-
-    spark: str
-    java: str | None
-    """None behind a Connect server, which does not report it."""
-    master: str | None
-    workers: tuple[Worker, ...]
-
-
-def check(engine: Engine) -> SparkCheck:
-    """Run a task on the workers. Raises KvctlError if kvctl is missing or has another version."""
-    engine.doing = "asking the workers"
-    workers = tuple(sorted(set(tasks.over_items(engine, range(TASKS), _answer))))
-    for worker in workers:
-        if worker.kvctl != kvctl.__version__:
-            raise KvctlError(
-                f"The workers on `{worker.host}` have kvctl {worker.kvctl}, but this is {kvctl.__version__}",
-                hint="Install the same version on both",
-            )
-    if engine.target.remote:
-        return SparkCheck(engine.spark.version, None, None, workers)
-    return SparkCheck(engine.context.version, find_java().build, engine.context.master, workers)
-
-
-def _answer(_: int) -> Iterator[Worker]:
-    """Report this worker's versions (runs on a worker)."""
-    from kvctl.pipeline.read import arrow_decoder  # raises the errors that a read would raise
-
-    assert arrow_decoder
-    yield Worker(platform.node(), platform.python_version(), kvctl.__version__)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvctl.errors import NotFoundError, PartlyDone, UsageError
+from kvctl.errors import KvctlError, NotFoundError, PartlyDone, UsageError
 from kvctl.pipeline.jobs import run as job
 
 
@@ -45,11 +45,32 @@ def view(name: str, bucket: str, **options: str) -> str:
     ],
 )
 def test_script_is_split_outside_of_quotes_and_comments(text, statements):
-    assert job.statements(text, {}) == statements
+    assert [found.text for found in job.statements(text, {})] == statements
+
+
+def test_a_statement_knows_its_number_and_line():
+    text = "-- first;\nselect 1;\n\n/* a\n; b */ select 2\n  from x; ;select ';\n'; \n select 4"
+    found = [(statement.number, statement.line) for statement in job.statements(text, {})]
+    assert found == [(1, 2), (2, 5), (3, 6), (4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("select key\n\nfrom (select;", "Statement 2, line 5: Syntax error"),
+        ("select\nnosuch from source", "Statement 2, line 4: "),
+        (f"{view('other', 'NOWHERE')}\ninsert into source select * from other", "Statement 3, line 4: Bucket"),
+    ],
+)
+def test_an_error_names_the_statement_and_its_line(run, fill, text, said):
+    with pytest.raises(KvctlError) as caught:
+        run(f"-- a script\n{view('source', fill({'a': b'1'}))}\n{text}")
+    assert caught.value.message.startswith(said), caught.value.message
 
 
 def test_variables_are_replaced_and_required():
-    assert job.statements("select '${a}', ${b}${a}", {"a": "x;y", "b": "1"}) == ["select 'x;y', 1x", "y"]
+    found = job.statements("select '${a}', ${b}${a}", {"a": "x;y", "b": "1"})
+    assert [statement.text for statement in found] == ["select 'x;y', 1x", "y"]
     with pytest.raises(UsageError, match=r"`\$\{day\}` has no value") as missing:
         job.statements("select '${day}'", {})
     assert missing.value.hint == "Set it with `--set day=VALUE`"

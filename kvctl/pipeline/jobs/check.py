@@ -1,0 +1,96 @@
+"""Check that Spark and its workers run, as jobs use them: a read is planned and run."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+import kvctl
+from kvctl.errors import KvctlError
+from kvctl.pipeline.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from kvctl.pipeline.spark.engine import Engine
+
+TASKS = 8
+"""Number of tasks of a session that does not tell its cores."""
+TASK_S = 0.3
+"""Seconds of a task, so that no worker runs those of another one, too."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worker:
+    """Machine that runs tasks: its Python and its kvctl."""
+
+    host: str
+    python: str
+    kvctl: str
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCheck:
+    """Versions and workers of a session."""
+
+    spark: str
+    java: str | None
+    """None behind a Connect server, which does not report it."""
+    master: str | None
+    workers: tuple[Worker, ...]
+
+
+def check(engine: Engine) -> SparkCheck:
+    """Plan a read and run it on the workers. Raises KvctlError if kvctl is missing or has another version."""
+    engine.doing = "asking the workers"
+    with engine.explaining():
+        engine.spark.dataSource.register(CheckSource)
+        count = TASKS if engine.target.remote else 2 * engine.context.defaultParallelism
+        rows = engine.spark.read.format(CheckSource.name()).option("tasks", count).load().collect()
+    workers = tuple(sorted({Worker(*row) for row in rows}))
+    for worker in workers:
+        if worker.kvctl != kvctl.__version__:
+            raise KvctlError(
+                f"The workers on `{worker.host}` have kvctl {worker.kvctl}, but this is {kvctl.__version__}",
+                hint="Install the same version on both",
+            )
+    if engine.target.remote:
+        return SparkCheck(engine.spark.version, None, None, workers)
+    return SparkCheck(engine.context.version, find_java().build, engine.context.master, workers)
+
+
+class CheckSource(DataSource):
+    """Source whose rows describe the workers that read them."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "kvctl-check"
+
+    def schema(self) -> str:
+        """Return the fields of a Worker."""
+        return "host string, python string, kvctl string"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of one row a task."""
+        return _CheckReader(int(self.options["tasks"]))
+
+
+class _CheckReader(DataSourceReader):
+    def __init__(self, tasks: int) -> None:
+        self._tasks = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, str, str]]:
+        from kvctl.pipeline.read import arrow_decoder  # raises the errors that a read would raise
+
+        assert arrow_decoder
+        time.sleep(TASK_S)
+        yield platform.node(), platform.python_version(), kvctl.__version__
