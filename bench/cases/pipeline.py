@@ -1,19 +1,24 @@
 """The pipeline on Spark, beside commands and single processes without it."""
 
+import json
 import os
 import shutil
+import socket
 import time
 from itertools import count as counter
 from pathlib import Path
+from urllib.request import urlopen
 
-from bench.case import BEFORE, NOISE, SAME, Aim, Prepared, case
+from bench.case import BEFORE, NOISE, SAME, Aim, Prepared, Table, case, grown
 from bench.harness import Bench, Tree
 from bench.measure import AtMost, Contender, Run
+from kvctl.server import run_server
 
 MILLION = 1_000_000
 BARE = "pyarrow and a bare socket"
 READER = "the source without Spark"
 FIRST, SECOND, THIRD = "first time", "second time", "third time"
+PARTITIONS = (1, 4, 16, 64)
 SETTLE_S = 180.0
 
 
@@ -128,6 +133,42 @@ def stream(bench: Bench, count: int) -> Prepared:
         "pipeline capture": _work(bench, bench.ours, "capture", name),
         READER: _work(bench, bench.ours, "read_bare", name),
     }
+
+
+@case("spark-messages", "messages sent for a divided read of {count} rows", count=20_000, seconds=15)
+def messages(bench: Bench, count: int) -> Prepared:
+    """A read by the source without Spark, counted by the server itself (`out_msgs` of its monitoring).
+
+    Answers to requests are among them. Half of the rows have gaps of one revision between them.
+    """
+    port = free_port()
+    with run_server(name="messages", arguments=("-m", str(port))) as server:
+        bench.process(bench.ours.kvctl, "bucket", "add", "B", env={**bench.env, "NATS_URL": server.url})
+        bench.tell("spark", "gaps", "B", count, url=server.url)
+
+        def sent() -> int:
+            with urlopen(f"http://127.0.0.1:{port}/varz") as answer:
+                return int(json.load(answer)["out_msgs"])
+
+        rows, verdicts = [], []
+        for parts in PARTITIONS:
+            before = sent()
+            bench.tell("spark", "read_divided", "B", parts, count, url=server.url)
+            found = sent() - before
+            rows.append((f"{parts}", f"{found:,}", f"{found / count:.2f}"))
+            verdicts.append(
+                grown(
+                    "messages of a divided read", "messages", (f"{count:,} rows", count), (f"{parts} tasks", found), 1.2
+                )
+            )
+    return Table(("tasks", "messages", "per row"), rows, verdicts)
+
+
+def free_port() -> int:
+    """Return a free port of 127.0.0.1."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def mirrored(bench: Bench, count: int, kind: str = "mirror") -> str:

@@ -63,6 +63,27 @@ def read_bare(url: str, bucket: str) -> dict[str, float]:
     return told
 
 
+async def gaps(url: str, bucket: str, count: int) -> None:
+    """Write so many keys, and half of them again, every other one."""
+    import kvctl
+
+    async with kvctl.connect(url) as client:
+        await client.bucket(bucket).put_many((f"k.{number}", b"x" * 100) for number in range(count))
+        await client.bucket(bucket).put_many((f"k.{number}", b"x" * 100) for number in range(0, count, 2))
+
+
+def read_divided(url: str, bucket: str, partitions: int, count: int) -> None:
+    """Plan a read in ranges of revisions, and read them all."""
+    from kvctl.pipeline.options import parse
+    from kvctl.pipeline.read.batch_reader import KvReader
+    from kvctl.pipeline.read.columns import schema_of
+
+    options = {"url": url, "bucket": bucket, "onEvicted": "fail", "partitions": str(partitions)}
+    reader = KvReader(schema_of(()), parse(options))
+    rows = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+    assert rows == count, rows
+
+
 def write(url: str, folder: str, bucket: str) -> dict[str, float]:
     """Parquet into a bucket, after a first write that warms the session up."""
     with _engine() as engine:
@@ -125,4 +146,4 @@ def _engine() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    worker.serve_plain(rows, read, read_bare, write, write_bare, capture)
+    worker.serve_plain(rows, read, read_bare, gaps, read_divided, write, write_bare, capture)
