@@ -18,6 +18,12 @@ from kvctl.tokens import encoded, header_lines
 
 CRLF = b"\r\n"
 MAX_CONTROL_LINE = 4096
+MAX_FRAME = (64 << 20) + (64 << 10)
+"""Maximum bytes of a message that is received: servers allow payloads of 64 MiB, headers included."""
+MAX_LINE = 1 << 20
+"""Maximum bytes of a line that is received: INFO names the servers of a cluster."""
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Errors of reading what is not as expected."""
 RUN_BYTES, RUN_FRAME_BYTES = 64 << 10, 4 << 10
 """Maximum bytes of one search for a run of frames, and of the body of a frame in a run."""
 RUN_LENGTHS = 8
@@ -101,7 +107,7 @@ def status(header: bytes) -> tuple[int, str]:
         return 0, ""
     line = header[9 : header.find(CRLF)]
     code, _, text = line.partition(b" ")
-    return (int(code) if code.isdigit() else 0), text.strip().decode(errors="replace")
+    return (int(code) if code.isdigit() and len(code) == 3 else 0), text.strip().decode(errors="replace")
 
 
 class Inbox:
@@ -257,6 +263,9 @@ class FrameParser:
                 break
             eol = find(CRLF, position)
             if eol < 0:
+                if end - position > MAX_LINE:
+                    await self._refuse(f"The server sent a line of more than {MAX_LINE >> 20} MiB")
+                    return
                 self._hold(data[position:], 0)
                 break
             args = data[position:eol].split(b" ")
@@ -278,13 +287,16 @@ class FrameParser:
                     continue
                 if not body <= edge <= stop:
                     raise ValueError
+                if stop - body > MAX_FRAME:
+                    await self._refuse(f"The server announced a message of {stop - body} bytes")
+                    return
                 if stop + 2 > end:
                     self._hold(data[position:], stop + 2 - position)
                     break
                 sink = sinks.get(args[2])
                 sid = 0 if sink else int(args[2])
             except (ValueError, IndexError):
-                await self._stock.parse(b"?\r\n")  # raises the library's protocol error, which makes it reconnect
+                await self._refuse("The server sent a message with an invalid first line")
                 return
             if not self._singly:
                 self._learn(args, edge - body, stop - body)
@@ -333,4 +345,13 @@ class FrameParser:
     async def _control(self, line: bytes) -> None:
         if line.startswith(b"-ERR") and self._on_error(line[4:].strip(b" '\r\n").decode(errors="replace")):
             return
-        await self._stock.parse(line)
+        try:
+            await self._stock.parse(line)
+        except MALFORMED:
+            await self._refuse("The server sent a malformed line")
+
+    async def _refuse(self, why: str) -> None:
+        """Raise the library's protocol error, which makes it reconnect, after reporting the reason."""
+        self._on_error(why)
+        self._stock.reset()
+        await self._stock.parse(b"?\r\n")

@@ -289,12 +289,26 @@ async def test_a_large_message_in_many_pieces_takes_linear_time():
         b"MSG a 1 -5\r\nhello\r\n",
         b"HMSG a 12\r\n",
         b"HMSG a 1 30 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"MSG a 1 %d\r\nhello" % (wire.MAX_FRAME + 1),
+        b"MSG a 1 " + b"9" * 5000 + b"\r\nhello",
+        b"HMSG a 1 12 %d\r\nNATS/1.0\r\n\r\n" % (wire.MAX_FRAME + 1),
+        b"INFO {" + b"x" * wire.MAX_LINE,
+        b"INFO {\r\n",
+        b"INFO []\r\n",
+        b"-ERR '\xff'\r\n",
     ],
+    ids=lambda line: str(line[:24]),
 )
 async def test_invalid_frame_is_a_protocol_error_and_the_library_reconnects(line):
-    recorder = Recorder()
+    recorder, heard = Recorder(), list[str]()
+    recorder._process_info = no_object  # type: ignore[method-assign]
     with pytest.raises(ProtocolError):
-        await events_of(fast_parser(recorder), recorder, [line])
+        await events_of(fast_parser(recorder, on_error=lambda text: heard.append(text)), recorder, [line])
+    assert line == b"BOGUS 1 2\r\n" or heard[-1].startswith("The server")
+
+
+async def no_object(info: Any) -> None:
+    info.get("connect_urls")
 
 
 async def test_errors_of_the_server_are_offered_to_us_first():

@@ -417,7 +417,8 @@ class Connection:
         self.epoch += 1
         if not self._closed:
             self._outage.begin()
-        self._lost(ConnectionLost("The connection to the server was lost"))
+        why = f": {self._last_word}" if self._last_word else ""
+        self._lost(ConnectionLost(f"The connection to the server was lost{why}"))
 
     async def reconnected(self) -> None:
         """Handle the event; see `disconnected`."""

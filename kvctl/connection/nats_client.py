@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ from kvctl.connection.client_options import NO_LOGIN, Cause, Login, wants_tls
 from kvctl.contexts import Context
 from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.urls import PORTS, Address
-from kvctl.wire import FrameParser, Sink
+from kvctl.wire import MALFORMED, MAX_FRAME, MAX_LINE, FrameParser, Sink
 
 SUPPORTED = (2, 16)
 """Version of nats-py with known internals: its transport, its tables of servers and subscriptions, its parser."""
@@ -33,6 +35,14 @@ MOST_SERVERS = 256
 """Maximum number of servers to know: others that a server announces are ignored."""
 READ_BYTES = 256 << 10
 """Maximum bytes of one read, which asyncio limits to the same number."""
+
+
+_FACTS = {
+    **dict.fromkeys("server_id server_name version cluster domain nonce".split(), str),
+    **dict.fromkeys("headers auth_required tls_required tls_verify jetstream".split(), bool),
+    "max_payload": int,
+}
+"""Fields of INFO and their types."""
 
 
 class Listener(Protocol):
@@ -53,6 +63,10 @@ class Listener(Protocol):
 
 class InTheClear(NoServer, ConnectionError):
     """A server without TLS where TLS is required; the library passes only an OSError to its caller."""
+
+
+class MalformedServer(NoServer, ConnectionError):
+    """A server that says what no NATS server says; the library passes only an OSError."""
 
 
 class CredentialsUnreadable(UsageError, OSError):
@@ -188,11 +202,31 @@ class NatsLink(NatsClient):
 
     async def _read_loop(self) -> None:
         """Read all that one call to the socket returns; the library takes an eighth of it at a time."""
-        reader = getattr(self._transport, "_io_reader", None)
-        if reader is not None:
-            read = reader.read
-            reader.read = lambda _: read(READ_BYTES)
+        transport: Any = self._transport
+        if transport is not None:
+            reader = getattr(transport, "_io_reader", None)
+            read = reader.read if reader is not None else partial(type(transport).read, transport)
+
+            async def read_bounded(_: int) -> Any:
+                self._check_held()
+                return await read(READ_BYTES)
+
+            transport.read = read_bounded
         await super()._read_loop()
+
+    def _check_held(self) -> None:
+        """Raise MalformedServer for an endless line or message in the library's own parser; ours has these limits."""
+        held, needed = len(getattr(self._ps, "buf", b"")), getattr(self._ps, "needed", 0)
+        if needed > MAX_FRAME or held > max(needed, MAX_LINE) + READ_BYTES:
+            raise MalformedServer(f"`{self._shown_url}` sent a line or a message that is too long")
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except MALFORMED as error:
+            if isinstance(error, OSError | ssl.CertificateError):
+                raise
+            raise MalformedServer(f"`{self._shown_url}` sent a malformed INFO: {error}") from None
 
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
@@ -220,7 +254,15 @@ class NatsLink(NatsClient):
         return self._logins.get(_place(uri), NO_LOGIN) if uri else NO_LOGIN
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Take the servers that this one announces: new ones, up to a limit, and with the login of this one."""
+        """Take the servers that this one announces: new ones, up to a limit, and with the login of this one.
+
+        Raises MalformedServer.
+        """
+        for name, kind in _FACTS.items():
+            if name in info and type(info[name]) is not kind:
+                raise MalformedServer(f"`{self._shown_url}` sent a malformed INFO: `{name}` is not {kind.__name__}")
+        if info.get("max_payload", 0) < 0:
+            raise MalformedServer(f"`{self._shown_url}` sent a malformed INFO: `max_payload` is negative")
         announced = info.get("connect_urls")
         if announced:
             login, known = self._current_login(), {server.uri.netloc for server in self._server_pool}

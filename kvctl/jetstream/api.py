@@ -23,6 +23,7 @@ from kvctl.errors import (
     StreamNotFound,
     StreamOffline,
 )
+from kvctl.jetstream.answer import answer_to, parsed
 from kvctl.phrases import one_line
 from kvctl.tokens import check_prefix
 
@@ -136,7 +137,7 @@ class Api:
                 left = max(deadline - time.monotonic(), 0.05)
                 try:
                     frame = await self.connection.request(f"{self.prefix}.{endpoint}", payload, timeout=left)
-                    return parse_reply(frame.payload)
+                    return self.parse_reply(endpoint, frame.payload)
                 except StreamOffline:
                     raise
                 except NoResponders:
@@ -157,6 +158,14 @@ class Api:
                         raise
                     raise self._nobody(endpoint) from None
 
+    def parse_reply(self, endpoint: str, payload: bytes) -> dict[str, Any]:
+        """Parse the reply to a request. Raises the error that it reports, or ServerError for a malformed one."""
+        with answer_to(f"{self.prefix}.{endpoint}"):
+            reply = parsed(endpoint, payload)
+        if reply.get("error"):
+            raise server_error(reply["error"])
+        return reply
+
     async def account_info(self) -> dict[str, Any]:
         """Return usage and limits of the account, in the server's own fields."""
         return await self.call("INFO", retry=True)
@@ -169,23 +178,10 @@ class Api:
         )
 
 
-def parse_reply(payload: bytes) -> dict[str, Any]:
-    """Parse a reply. Raises the error that it reports, or ServerError for one that is not a JSON object."""
-    try:
-        reply = json.loads(payload)
-    except ValueError:
-        raise ServerError("The server's reply is not JSON") from None
-    if not isinstance(reply, dict):
-        raise ServerError("The server's reply is not an object")
-    if reply.get("error"):
-        raise server_error(reply["error"])
-    return reply
-
-
 def server_error(error: dict[str, Any]) -> KvctlError:
     """Build the error for a server's `{code, err_code, description}`."""
-    code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
-    text = one_line(str(error.get("description", ""))) or f"status {code}"
+    code, err_code = error.get("code", 0), error.get("err_code", 0)
+    text = one_line(error.get("description", "")) or f"status {code}"
     if err_code in _NOT_FOUND:
         return _NOT_FOUND[err_code](f"{text[:1].upper()}{text[1:]}")
     if err_code in _UNAVAILABLE:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from kvctl.deferred import pattern
 from kvctl.errors import ConnectionLost, NotFoundError, ServerError, UsageError
+from kvctl.jetstream.answer import answer_to
 from kvctl.jetstream.api import Api
 from kvctl.tokens import check_subject
 from kvctl.units import format_time, parse_utc
 from kvctl.wire import RawFrame, status
 
+DIRECT_GET = "DIRECT.GET"
 MANY_LIMIT = 1024
 """Maximum number of subjects that one `multi_last` may match."""
 
@@ -186,9 +188,9 @@ def _in_parts(request: dict[str, Any]) -> list[dict[str, Any]]:
 def message_from_leader(stream: str, reply: dict[str, Any]) -> StoredMessage:
     """Parse the reply to a STREAM.MSG.GET."""
     message = reply["message"]
-    header, payload = (base64.b64decode(message.get(name) or "") for name in ("hdrs", "data"))
-    time_ns = parse_utc(message["time"])
-    return StoredMessage(stream, message["subject"], int(message["seq"]), time_ns, header, payload)
+    with answer_to(f"STREAM.MSG.GET.{stream}"):
+        header, payload = (base64.b64decode(message.get(name) or "") for name in ("hdrs", "data"))
+        return StoredMessage(stream, message["subject"], message["seq"], parse_utc(message["time"]), header, payload)
 
 
 def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
@@ -204,8 +206,9 @@ def message_from_answer(header: bytes, payload: bytes) -> StoredMessage | None:
     stream, subject, sequence, stamp, pending, last_sequence = found.groups()
     own = b"" if start == len(_PLAIN) else header[:start] + b"\r\n"
     name = subject.decode(errors="surrogateescape")
-    counts = () if pending is None else (int(pending), int(last_sequence))
-    return StoredMessage(stream.decode(), name, int(sequence), parse_utc(stamp), own, payload, *counts)
+    with answer_to(DIRECT_GET):
+        counts = () if pending is None else (int(pending), int(last_sequence))
+        return StoredMessage(stream.decode(), name, int(sequence), parse_utc(stamp), own, payload, *counts)
 
 
 class AnswerFields(NamedTuple):
@@ -234,7 +237,9 @@ def fields_of_answers(answers: Sequence[RawFrame]) -> AnswerFields:
         raise NotUnderstood("The server does not know requests for many messages", hint=_NEEDS)
     plain = len(_PLAIN)
     own = [b"" if start == plain else header[:start] + b"\r\n" for header, start in zip(headers, starts, strict=True)]
-    return AnswerFields(told, _times([fields[3] for fields in told]), own)
+    with answer_to(DIRECT_GET):
+        b"".join([fields[0] for fields in told]).decode()
+        return AnswerFields(told, _times([fields[3] for fields in told]), own)
 
 
 def messages_from_answers(answers: Sequence[RawFrame]) -> list[StoredMessage]:

@@ -12,8 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from kvctl.errors import ConnectionLost, KvctlError, NoServer, NotFoundError, ServerError
 from kvctl.jetstream import streams
-from kvctl.jetstream.api import SINGLE_ANSWERS, Api, parse_reply
+from kvctl.jetstream.answer import answer_to
+from kvctl.jetstream.api import SINGLE_ANSWERS, Api
 from kvctl.jetstream.direct_get import (
+    DIRECT_GET,
     CannotAnswerMany,
     DirectRequest,
     NotUnderstood,
@@ -193,14 +195,15 @@ def _closed(found: list[Read], last: StoredMessage | None, end: bytes, request: 
         return MessagePage(found, 0, 0)
     if code != 204:
         message_from_answer(end, b"")
-    pending = int(header_value(end, b"Nats-Num-Pending") or 0)
+    up_to = header_value(end, b"Nats-UpTo-Sequence")
+    with answer_to(DIRECT_GET):
+        pending, reached = int(header_value(end, b"Nats-Num-Pending") or 0), int(up_to) if up_to else None
     # Servers 2.11 are off by one for last messages and in batches.
     if last and request.last_of:
         pending = last.pending or 0
     elif last and last.pending == pending + 1:
         found = [_one_less(one) for one in found]
-    up_to = header_value(end, b"Nats-UpTo-Sequence")
-    return MessagePage(found, pending, last.sequence if last else 0, int(up_to) if up_to else None)
+    return MessagePage(found, pending, last.sequence if last else 0, reached)
 
 
 def _one_less(one: Read) -> Read:
@@ -320,7 +323,9 @@ async def _each(
         try:
             if status(header)[0] != 503:
                 found[subject] = (
-                    _message_of_reply(stream, payload) if requests[subject] else message_from_answer(header, payload)
+                    _message_of_reply(api, stream, payload)
+                    if requests[subject]
+                    else message_from_answer(header, payload)
                 )
         except KvctlError as error:
             errors.append(error)
@@ -353,9 +358,9 @@ def _encoded(api: Api, stream: str, subject: str, asked: dict[str, Any] | None) 
     return f"{api.prefix}.DIRECT.GET.{stream}.{subject}".encode(errors="surrogateescape"), b""
 
 
-def _message_of_reply(stream: str, payload: bytes) -> StoredMessage | None:
+def _message_of_reply(api: Api, stream: str, payload: bytes) -> StoredMessage | None:
     try:
-        return message_from_leader(stream, parse_reply(payload))
+        return message_from_leader(stream, api.parse_reply(f"STREAM.MSG.GET.{stream}", payload))
     except NotFoundError as error:
         if type(error) is NotFoundError:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import time
@@ -21,20 +20,23 @@ from kvctl.errors import (
     NoResponders,
     NoServer,
     ServerError,
+    Unanswered,
     UnreachableError,
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, parse_reply, server_error
-from kvctl.jetstream.request_window import WINDOW, WINDOW_BYTES, Failed, RequestWindow
+from kvctl.jetstream.answer import parsed
+from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, server_error
+from kvctl.jetstream.request_window import LONGEST_NUMBER, WINDOW, WINDOW_BYTES, Failed, RequestWindow, number_of
+from kvctl.phrases import one_line
 from kvctl.tokens import check_subjects
-from kvctl.wire import CRLF, status, subjects_of
+from kvctl.wire import CRLF, MALFORMED, status, subjects_of
 
 Done = Callable[[Any, int], object]
 AllDone = Callable[[Sequence[Any], list[int]], object]
 
-_SEQUENCE = pattern(rb'"seq":\s*(\d+)')
-_FOUND = pattern(r"last sequence: (\d+)")
+_SEQUENCE = pattern(rb'"seq":\s*(\d{1,20})\b')
+_FOUND = pattern(r"last sequence: (\d{1,20})\b")
 
 
 async def publish(
@@ -94,6 +96,10 @@ def _sequences(answers: Sequence[bytes]) -> list[int]:
     return sorted(set(map(int, _SEQUENCE.findall(text))))
 
 
+class Unreadable(Unanswered):
+    """A malformed acknowledgement: the message may have been stored."""
+
+
 class Busy(WrongRevision):
     """Another write of the subject is in flight (10164); sending again decides."""
 
@@ -101,13 +107,9 @@ class Busy(WrongRevision):
 def acknowledgement_error(payload: bytes) -> KvctlError:
     """Parse the error of a negative acknowledgement."""
     try:
-        error: dict[str, Any] = json.loads(payload)["error"]
-    except (ValueError, KeyError, TypeError):
-        try:
-            parse_reply(payload)
-        except KvctlError as problem:
-            return problem
-        return KvctlError("The server's acknowledgement cannot be read")
+        error: dict[str, Any] = parsed("", payload)["error"]
+    except MALFORMED as problem:
+        return Unreadable(f"The server's acknowledgement is malformed: {one_line(str(problem))[:200]}")
     if error.get("err_code") in WRONG_LAST_SEQUENCE:
         found = _FOUND.search(error.get("description", ""))
         kind = Busy if error["err_code"] == BUSY else WrongRevision
@@ -200,7 +202,7 @@ class PublishWindow(RequestWindow):
             super()._take(frames)
             return
         for subject, answers in groupby(frames, itemgetter(0)):
-            number = int(subject[len(self._prefix) :])
+            number = number_of(subject[len(self._prefix) :])
             run = self._open.get(number, (None,))[0]
             if isinstance(run, Run):
                 run.answers += [answer[3] for answer in answers]
@@ -250,7 +252,8 @@ class PublishWindow(RequestWindow):
         super()._drop_denied()
 
     def _acknowledged(self, tag: Any, header: bytes, payload: bytes) -> None:
-        if payload[: self._length] == self._head and (number := payload[self._length : -1]).isdigit():
+        number = payload[self._length : -1]
+        if payload[: self._length] == self._head and number.isdigit() and len(number) <= LONGEST_NUMBER:
             self._done(tag, int(number))
             return
         found = None if b'"error"' in payload else _SEQUENCE.search(payload)
@@ -292,8 +295,6 @@ async def publish_batch(
     WrongRevision (some condition failed, without saying which), ServerError, PermissionDenied, NoResponders and
     NoServer (nothing was stored), RequestTimeout and ConnectionLost (the outcome is unknown).
     """
-    import json
-
     identity = identity or os.urandom(12).hex().encode()
     largest = _check(connection, messages, identity, most)
     end = len(messages) - 1
@@ -314,7 +315,8 @@ async def publish_batch(
         header = _header(lines, identity, len(messages)) + _COMMIT
         try:
             frame = await connection.request(to.decode(errors="surrogateescape"), payload, header)
-            if b'"error"' in frame.payload:
+            found = _SEQUENCE.search(frame.payload)
+            if found is None or b'"error"' in frame.payload:
                 raise acknowledgement_error(frame.payload)
         except ServerError:
             # A message that was not permitted leaves a gap, which is all that the answer reports.
@@ -322,7 +324,7 @@ async def publish_batch(
                 if denied := denials.denied(subject.decode(errors="surrogateescape")):
                     raise denied from None
             raise
-    return int(json.loads(frame.payload)["seq"])
+    return int(found[1])
 
 
 def _header(lines: bytes, identity: bytes, number: int) -> bytes:

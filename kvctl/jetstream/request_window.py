@@ -22,6 +22,9 @@ RESENDS = 5
 CHUNK = 256
 """Messages per write to the socket."""
 
+LONGEST_NUMBER = 20
+"""Digits of a number of 64 bits."""
+
 Answered = Callable[[Any, bytes, bytes], object]
 Failed = Callable[[Any, KvctlError], object]
 _Open = tuple[Any, bytes, bytes]
@@ -157,7 +160,7 @@ class RequestWindow:
         """Handle the answers received."""
         cut, opened, answered = len(self._prefix), self._open, self._answered
         for subject, _, header, payload in frames:
-            sent = opened.pop(int(subject[cut:]), None)
+            sent = opened.pop(number_of(subject[cut:]), None)
             if sent is not None:
                 self._bytes -= len(sent[1])
                 if len(payload) > self._largest:
@@ -191,3 +194,8 @@ class RequestWindow:
             tag, frame, _ = self._open.pop(number)
             self._bytes -= len(frame)
             self._failed(tag, error)
+
+
+def number_of(text: bytes) -> int:
+    """Return the number of a request that a reply's subject ends in; -1, of none, for any other text."""
+    return int(text) if text.isdigit() and len(text) <= LONGEST_NUMBER else -1

@@ -97,7 +97,7 @@ def announced_size(header: bytes) -> int:
     """Return the size of a message that was read without its payload; 0 if the server did not add it."""
     # It comes after the writer's own headers, within a line if those do not end in a line's end.
     size = header.rpartition(b"Nats-Msg-Size:")[2].partition(b"\r\n")[0].strip()
-    return int(size) if size.isdigit() else 0
+    return int(size) if size.isdigit() and len(size) <= 20 else 0
 
 
 def operation_of(header: bytes) -> tuple[Operation, str | None]:
@@ -147,8 +147,11 @@ def from_frames(bucket: str, cut: int, frames: Sequence[RawFrame]) -> list[Entry
             continue
         _, sequence, _, time_ns, pending = reply.rsplit(b".", 4)
         key = subject[cut:].decode("utf-8", "surrogateescape")
-        fields = (bucket, key, payload, int(sequence), int(time_ns), put, int(pending), None, None, header)
-        entries.append(new(Entry, fields))
+        try:
+            fields = (bucket, key, payload, int(sequence), int(time_ns), put, int(pending), None, None, header)
+            entries.append(new(Entry, fields))
+        except ValueError:
+            entries.append(from_frame(bucket, cut, frame))  # raises
     return entries
 
 

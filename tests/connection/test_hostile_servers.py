@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kvctl.connection import Connection, connect
+from kvctl.connection import Connection, connect, live_connection
 from kvctl.connection.nats_client import MOST_SERVERS
 from kvctl.contexts import Context
-from kvctl.errors import KvctlError
+from kvctl.errors import ConnectionLost, KvctlError, NoServer
 from kvctl.server import run_server
 from tests.connection.test_authentication import CA, _tls
 from tests.support.waiting import until_async
@@ -30,6 +30,8 @@ class Stranger:
         self.facts = FACTS | facts
         self.connects: list[dict[str, Any]] = []
         self.writers: list[asyncio.StreamWriter] = []
+        self.answer = b""
+        """Answer to each message, whatever it is."""
 
     def info(self, **facts: Any) -> bytes:
         return b"INFO " + json.dumps(self.facts | facts).encode() + b"\r\n"
@@ -43,6 +45,8 @@ class Stranger:
                     self.connects.append(json.loads(line[8:]))
                 if line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
+                if line.startswith(b"PUB ") and self.answer:
+                    writer.write(self.answer)
 
     def drop(self) -> None:
         for writer in self.writers:
@@ -108,4 +112,67 @@ async def test_announced_servers_are_bounded(same):
         assert len(connection._client._server_pool) <= MOST_SERVERS
         with pytest.raises(KvctlError):
             await connection.request("nobody", timeout=0.2)
+        await connection.close()
+
+
+@pytest.mark.guarantee("commands-15", by="fault")
+@pytest.mark.parametrize("slow", [False, True], ids=["own parser", "the library's"])
+@pytest.mark.parametrize(
+    "answer", [b"MSG x 1 99999999999\r\nhello", b"INFO {" + b"x" * (2 << 20)], ids=["frame", "line"]
+)
+async def test_an_endless_frame_or_line_ends_the_connection(answer, slow, monkeypatch):
+    if slow:
+        monkeypatch.setattr(live_connection, "install_parser", lambda *_: None)
+    stranger = Stranger()
+    async with listening(stranger) as port:
+        connection = await opened(f"nats://127.0.0.1:{port}")
+        stranger.answer = answer
+        with pytest.raises((ConnectionLost, NoServer)) as caught:
+            async with asyncio.timeout(4):
+                await connection.request("a")
+        await until_async(lambda: len(stranger.connects) > 1, what="a reconnect")
+        assert slow or "sent a line" in caught.value.message or "announced a message" in caught.value.message
+        stranger.answer = b""
+        await connection.close()
+
+
+@pytest.mark.guarantee("commands-15", by="fault")
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"max_payload": "abc"},
+        {"max_payload": None},
+        {"max_payload": -5},
+        {"max_payload": True},
+        {"version": [1]},
+        {"server_name": {}},
+        {"connect_urls": 5},
+    ],
+    ids=str,
+)
+async def test_a_malformed_info_is_named(facts):
+    stranger = Stranger(**facts)
+    async with listening(stranger) as port:
+        with pytest.raises(NoServer, match="malformed INFO"):
+            await opened(f"nats://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    "line", [b"INFO []", b"INFO {", b"INFO " + b'{"a":' * 5000, b"INFO " + b"x" * (1 << 20), b"\xff"]
+)
+async def test_a_first_line_that_is_no_info_is_an_error_of_the_server(line):
+    stranger = Stranger()
+    stranger.info = lambda **_: line + b"\r\n"  # type: ignore[method-assign]
+    async with listening(stranger) as port:
+        with pytest.raises(NoServer):
+            await opened(f"nats://127.0.0.1:{port}")
+
+
+async def test_a_malformed_info_later_ends_the_connection():
+    stranger = Stranger()
+    async with listening(stranger) as port:
+        connection = await opened(f"nats://127.0.0.1:{port}")
+        stranger.writers[-1].write(b'INFO {"connect_urls": [[]]}\r\n')
+        await until_async(lambda: len(stranger.connects) > 1, what="a reconnect")
+        await until_async(lambda: connection.online, what="a connection")
         await connection.close()

@@ -23,7 +23,8 @@ from kvctl.errors import (
     ServerError,
     StreamNotFound,
 )
-from kvctl.jetstream.api import HINTS, Api, parse_reply, server_error
+from kvctl.jetstream.answer import answer_to, parsed
+from kvctl.jetstream.api import HINTS, Api, server_error
 from kvctl.server import run_server
 from tests.support.raw import RawClient
 
@@ -70,8 +71,8 @@ def test_an_error_without_details_is_one():
 
 @pytest.mark.parametrize("reply", [b"", b"-ERR", b"[]", b"1", b"\xff"])
 def test_invalid_reply_is_an_error(reply):
-    with pytest.raises(ServerError, match="reply is not"):
-        parse_reply(reply)
+    with pytest.raises(ServerError, match=r"answer to `STREAM\.INFO\.X` is malformed"), answer_to("STREAM.INFO.X"):
+        parsed("STREAM.INFO.X", reply)
 
 
 class TestPrefixes:

@@ -10,8 +10,12 @@ from typing import NamedTuple, Self
 
 from kvctl.connection import Connection
 from kvctl.errors import UsageError
+from kvctl.jetstream.answer import LARGEST, answer_to, malformed
+from kvctl.tokens import shown
 from kvctl.units import duration_ns
 from kvctl.wire import RawFrame, decode_headers
+
+DELIVERY = "CONSUMER.MSG.NEXT"
 
 
 class Metadata(NamedTuple):
@@ -31,7 +35,13 @@ def delivery(reply: bytes) -> tuple[int, int, int, int]:
     """Parse stream sequence, consumer sequence, time in ns, and pending messages from a message's reply subject."""
     # The longer form has domain and account before the stream, and a random token at the end.
     tokens = reply.rsplit(b".", 4) if reply.count(b".") == 8 else reply.split(b".")[6:]
-    return int(tokens[1]), int(tokens[2]), int(tokens[3]), int(tokens[4])
+    try:
+        numbers = int(tokens[1]), int(tokens[2]), int(tokens[3]), int(tokens[4])
+        if max(numbers) < LARGEST and min(numbers) >= 0:
+            return numbers
+    except (ValueError, IndexError):
+        pass
+    raise malformed(DELIVERY, f"`{shown(reply)}` is not the reply subject of a delivery")
 
 
 def sequence_token(reply: bytes) -> int:
@@ -47,8 +57,9 @@ def all_short(frames: Sequence[RawFrame]) -> bool:
 def metadata(reply: bytes) -> Metadata:
     """Parse all metadata of a message's reply subject."""
     tokens = reply.decode(errors="surrogateescape").split(".")
-    stream, consumer, *numbers = tokens[2:9] if len(tokens) == 9 else tokens[4:11]
-    return Metadata(stream, consumer, *map(int, numbers))
+    with answer_to(DELIVERY):
+        stream, consumer, *numbers = tokens[2:9] if len(tokens) == 9 else tokens[4:11]
+        return Metadata(stream, consumer, *map(int, numbers))
 
 
 class Message:

@@ -25,9 +25,10 @@ from kvctl.errors import (
     StreamNotFound,
 )
 from kvctl.jetstream import streams
+from kvctl.jetstream.answer import answer_to
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import server_consumer
-from kvctl.jetstream.consumers.message import delivery
+from kvctl.jetstream.consumers.message import DELIVERY, delivery
 from kvctl.jetstream.consumers.pull import Meaning, PullStatus
 from kvctl.jetstream.consumers.server_consumer import (
     SOMEWHERE,
@@ -239,7 +240,9 @@ class OrderedConsumer:
         elif found.meaning is Meaning.ENDED:
             self._ended(found, sequence)
         elif found.meaning is Meaning.ALIVE and self._gaps.stepping:
-            self._stepped(int(header_value(header, b"Nats-Last-Stream") or 0), sequence)
+            with answer_to(DELIVERY):
+                position = int(header_value(header, b"Nats-Last-Stream") or 0)
+            self._stepped(position, sequence)
 
     def _stepped(self, position: int, sequence: int) -> None:
         """Handle a pause of the server at that position; beyond the list it pauses only if nothing is left."""

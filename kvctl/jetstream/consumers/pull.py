@@ -17,8 +17,10 @@ from typing import Any, NamedTuple, Self
 from kvctl.connection import Connection, Subscription, permission_denied
 from kvctl.deferred import pattern
 from kvctl.errors import ConsumerNotFound, KvctlError, ServerError, UsageError
+from kvctl.jetstream.answer import answer_to
 from kvctl.jetstream.api import SINGLE_ANSWERS, Api
-from kvctl.jetstream.consumers.message import MessageIteration
+from kvctl.jetstream.consumers.message import DELIVERY, MessageIteration
+from kvctl.jetstream.request_window import LONGEST_NUMBER
 from kvctl.tokens import check_name
 from kvctl.units import format_duration
 from kvctl.wire import RawFrame, header_value, status
@@ -356,7 +358,7 @@ class PullStatus(NamedTuple):
     def most(self, what: str) -> int:
         """Return the limit of that name as a number; 0 if the pull did not exceed it."""
         name, text = self.exceeded
-        return int(text) if name == what and text.isdigit() else 0
+        return int(text) if name == what and text.isdecimal() and len(text) <= LONGEST_NUMBER else 0
 
     def __str__(self) -> str:
         return f"{self.text} ({self.code})" if self.text else _WORDS.get(self.code, f"status {self.code}")
@@ -367,7 +369,8 @@ def read_status(header: bytes) -> PullStatus:
     code, text = status(header)
     left = header_value(header, b"Nats-Pending-Messages")
     size = header_value(header, b"Nats-Pending-Bytes")
-    return PullStatus(code, text, meaning_of(code, text), None if left is None else int(left), int(size or 0))
+    with answer_to(DELIVERY):
+        return PullStatus(code, text, meaning_of(code, text), None if left is None else int(left), int(size or 0))
 
 
 def meaning_of(code: int, text: str) -> Meaning:

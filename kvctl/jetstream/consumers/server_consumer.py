@@ -87,7 +87,7 @@ class ServerConsumer:
         else:
             config["filter_subjects"] = list(selection.subjects)
         made = await self._api.call(endpoint, {"stream_name": self._stream, "config": config}, retry=True)
-        self.server = made.get("cluster", {}).get("leader")
+        self.server = (made.get("cluster") or {}).get("leader")
         self.due = made.get("num_pending")
         if self.due == 0:
             self.end = last
