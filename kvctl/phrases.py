@@ -15,6 +15,20 @@ def one_line(text: str) -> str:
     return text.replace("\n", "\\n")
 
 
+class MessageLines(str):
+    """Message of several lines, in which each line end is ours: printing escapes those of any other text."""
+
+
+def lines(*texts: str) -> MessageLines:
+    """Return a message of these lines."""
+    return MessageLines("\n".join(text if isinstance(text, MessageLines) else one_line(text) for text in texts))
+
+
+def indented(first: str, others: Iterable[object]) -> MessageLines:
+    """Return a message with a line, and others indented below it."""
+    return lines(first, *(f"  {other}" for other in others))
+
+
 def quoted(names: Iterable[str], limit: int | None = None) -> str:
     """List names in backticks, and beyond `limit` only how many more there are."""
     listed = [one_line(f"`{name}`") for name in names]

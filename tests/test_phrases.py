@@ -27,3 +27,10 @@ def test_quoted_of_nothing_is_empty():
 
 def test_article_follows_the_sound_of_the_noun():
     assert [phrases.with_article(noun) for noun in ("bucket", "aggregate")] == ["a bucket", "an aggregate"]
+
+
+def test_lines_and_indented_escape_the_line_ends_of_others():
+    message = phrases.indented("Two\nerrors:", ["a\n::error::b", "c"])
+    assert message == "Two\\nerrors:\n  a\\n::error::b\n  c"
+    assert phrases.lines(message, "d") == f"{message}\nd"
+    assert phrases.lines(f"{message}") == message.replace("\n", "\\n")

@@ -21,7 +21,7 @@ from kvctl.cli.process import programs
 from kvctl.cli.records import LAB, LAB_CONTEXT, LAB_SERVER, SERVER
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.kv import lease
-from kvctl.phrases import quoted
+from kvctl.phrases import lines, quoted
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 from kvctl.suggest import did_you_mean
@@ -214,8 +214,8 @@ def _control(session: Session, stack: ExitStack, lab: "labs.Lab") -> "control.Co
 
 
 def _explain(session: Session, *commands: str, always: bool = False) -> None:
-    lines = "".join(f"\n    {command}" for command in commands)
-    session.note(f"\nStop it with Ctrl-C. In another terminal:\n{lines}", always=always)
+    listed = (f"    {command}" for command in commands)
+    session.note(lines("", "Stop it with Ctrl-C. In another terminal:", "", *listed), always=always)
 
 
 def _end_signal() -> int:

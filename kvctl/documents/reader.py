@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from kvctl.documents.parser import Document, Path, Place, plain
 from kvctl.documents.variables import SubstitutedText, hidden, texts
 from kvctl.errors import UsageError
-from kvctl.phrases import one_line, quoted
+from kvctl.phrases import indented, one_line, quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import parse_duration, parse_limit
 
@@ -167,13 +167,14 @@ class Reader:
             raise UsageError(found[0].message, hint=found[0].hint)
         if found:
             hints = {problem.hint: number for number, problem in reversed([*enumerate(found)])}
-            lines = [
-                f"  {problem.message}{f'. {problem.hint}' if problem.hint and hints[problem.hint] == number else ''}"
+            listed = [
+                f"{problem.message}{f'. {problem.hint}' if problem.hint and hints[problem.hint] == number else ''}"
                 for number, problem in enumerate(found)
             ]
-            more = [f"  and {len(found) - MAX_REPORTED} more"] if len(found) > MAX_REPORTED else []
-            text = "\n".join([f"{self._document.source} has {len(found)} errors:", *lines[:MAX_REPORTED], *more])
-            raise UsageError(text)
+            more = [f"and {len(found) - MAX_REPORTED} more"] if len(found) > MAX_REPORTED else []
+            raise UsageError(
+                indented(f"{self._document.source} has {len(found)} errors:", [*listed[:MAX_REPORTED], *more])
+            )
 
     def checked(self, path: Path, make: Callable[[], T]) -> T:
         """Return the result of `make`; its UsageError gets the place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kvctl.jetstream.config_text import CONSUMER, DURATION, STREAM, TEXT, TIME, WORDS, Config, Schema, is_servers
@@ -65,11 +65,6 @@ def overlaid(found: Config, wanted: Config) -> Config:
         for name, value in wanted.items()
         if value
     }
-
-
-def listed(found: Iterable[Difference]) -> str:
-    """Format the differences as indented lines."""
-    return "\n".join(f"  {difference}" for difference in found)
 
 
 def shown(field: str, value: Any) -> str:

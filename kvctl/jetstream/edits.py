@@ -21,9 +21,10 @@ from typing import Any, Generic, TypeVar
 from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown, Unanswered
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config_diff import Difference, differences, listed, overlaid
+from kvctl.jetstream.config_diff import Difference, differences, overlaid
 from kvctl.jetstream.config_text import STREAM, Config
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamInfo
+from kvctl.phrases import indented
 
 Info = TypeVar("Info", bound=Mapping[str, Any])
 """Answer of the server that has the stored configuration as `config`, and `created`."""
@@ -90,8 +91,10 @@ async def existing(target: EditTarget[Info], wanted: Config) -> Info | None:
         return None
     if differing := _lacking(target, wanted, found):
         raise ConflictError(
-            f"{_capitalized(target.what)} already exists with another configuration (current -> requested):\n"
-            f"{listed(differing)}",
+            indented(
+                f"{_capitalized(target.what)} already exists with another configuration (current -> requested):",
+                differing,
+            ),
             hint=f"See it with `{target.show}`, change it with `{target.show.replace(' show ', ' edit ')}`",
         )
     return found

@@ -20,13 +20,14 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import edits, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config_diff import Difference, listed
+from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv import resolve, stream_kind
 from kvctl.kv.config import BucketConfig, BucketStatus, differences, edited
 from kvctl.kv.names import STREAM_PREFIX, check_bucket
 from kvctl.kv.settings import FIXED
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
+from kvctl.phrases import indented
 
 _OF_THE_STREAM = ("discard", "allow_direct", "allow_rollup_hdrs", "deny_delete", "deny_purge", "retention")
 """Fields of ADR-8's configuration without an option of `bucket edit`."""
@@ -251,7 +252,7 @@ def require_same(found: StreamConfig, wanted: StreamConfig) -> None:
         if kind is Kind.AGGREGATE and any(item.field == "sources" for item in differing):
             changes = f"change its origins with `kvctl aggregate add-origin {name}` and `remove-origin`"
         raise BucketExists(
-            f"{what} `{name}` already exists with another configuration (current -> requested):\n{listed(differing)}",
+            indented(f"{what} `{name}` already exists with another configuration (current -> requested):", differing),
             hint=f"See it with `kvctl bucket show {name}`, {changes}",
         )
 

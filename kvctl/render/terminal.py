@@ -11,6 +11,7 @@ from typing import NamedTuple, TextIO
 
 from kvctl.deferred import pattern
 from kvctl.errors import KvctlError, UsageError
+from kvctl.phrases import MessageLines, lines
 from kvctl.render.escapes import escape, escape_unicode, utf8
 
 COLORS = ("auto", "always", "never")
@@ -196,7 +197,8 @@ class Terminal:
             return None
         if not self.interactive:
             raise UsageError(f"`--confirm {name}` is required when input is not a terminal", hint=hint or text)
-        return Question(f"{text}\nType `{name}` to confirm (`--yes` does not answer this): ", (name,))
+        asked = lines(text, f"Type `{name}` to confirm (`--yes` does not answer this): ")
+        return Question(asked, (name,))
 
     def answer(self, prompt: str) -> str:
         """Prompt and return the typed line, stripped. Blocks the calling thread."""
@@ -247,8 +249,8 @@ class Terminal:
 
 
 def _named(text: str, *, colored: bool) -> str:
-    """Escape a message, and colour the names in it."""
-    text = escape(text, keep="\n")
+    """Escape a message, also line ends that are not its own, and colour the names in it."""
+    text = escape(text, keep="\n" if isinstance(text, MessageLines) else "")
     return _NAMED.sub(lambda match: paint(match[0], "cyan"), text) if colored else text
 
 

@@ -22,6 +22,7 @@ from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
 from kvctl.kv.catalog import Edit
 from kvctl.kv.config import differences, edited
+from kvctl.phrases import indented
 from kvctl.suggest import did_you_mean
 from kvctl.tables.config import (
     PARTITIONS,
@@ -254,9 +255,8 @@ def _require_same(info: StreamInfo, config: TableConfig) -> None:
         raise TableExists(f"Stream `{found['name']}` exists and is not a table", hint="Choose another name")
     wanted = config.head(found["first_seq"])
     if differing := [_named(item) for item in differences(_unmarked(found), wanted) if item.field not in _FOLLOWS]:
-        listed = "\n".join(f"  {item}" for item in differing)
         raise TableExists(
-            f"Table `{config.name}` exists with another configuration (current -> requested):\n{listed}",
+            indented(f"Table `{config.name}` exists with another configuration (current -> requested):", differing),
             hint=f"See it with `kvctl table show {config.name}`, change it with `kvctl table edit`",
         )
 

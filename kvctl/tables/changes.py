@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kvctl.deferred import pattern
 from kvctl.errors import BadKeyVersion, ConditionalUpdateError, NoSuchKey, OutcomeUnknown, UsageError
+from kvctl.phrases import lines
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -140,13 +141,13 @@ def refusal(
     Places that are missing in `found` are not checked.
     """
     failed: list[tuple[str | None, bytes, str | None]] = []
-    lines: list[str] = []
+    problems: list[str] = []
     for place, change in changes:
         if place in found and (problem := _problem(change, there := found[place])):
             failed.append((change.family, change.key, str(there.version) if there else None))
-            lines.append(f"{named(change.family, change.key)} {problem}")
+            problems.append(f"{named(change.family, change.key)} {problem}")
     kind = BadKeyVersion if any(version for *_, version in failed) or not failed else NoSuchKey
-    message = "\n".join(lines) or "An entry was changed concurrently, and changed back"
+    message = lines(*problems) or "An entry was changed concurrently, and changed back"
     seen = f"; see its version with `{reading(table, *failed[0][:2])}`" if failed else ""
     return kind(message, failed=tuple(failed), hint=f"Nothing was written{seen}")
 

@@ -22,7 +22,6 @@ from kvctl.errors import (
 )
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config_diff import listed
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv import catalog
@@ -31,6 +30,7 @@ from kvctl.kv.names import BUCKET_PATTERN
 from kvctl.kv.names import STREAM_PREFIX as BUCKETS
 from kvctl.kv.settings import FIELDS, settings_of
 from kvctl.kv.stream_kind import KIND
+from kvctl.phrases import indented
 from kvctl.suggest import did_you_mean
 
 REPOSITORY = "repository"
@@ -176,8 +176,9 @@ def _require_same(info: StreamInfo, config: RepositoryConfig) -> None:
         raise RepositoryExists(f"Stream `{there['name']}` exists and is not a repository", hint="Choose another name")
     if differing := differences(there, config.stream(there["first_seq"])):
         raise RepositoryExists(
-            f"Repository `{config.name}` exists with another configuration (existing -> requested):\n"
-            f"{listed(differing)}",
+            indented(
+                f"Repository `{config.name}` exists with another configuration (existing -> requested):", differing
+            ),
             hint=f"`kvctl repo show {config.name}` shows it; use the same options or another name",
         )
 

@@ -4,7 +4,9 @@ import io
 
 import pytest
 
-from kvctl.render.terminal import paint, wants_color
+from kvctl.errors import UsageError
+from kvctl.phrases import lines
+from kvctl.render.terminal import Terminal, paint, wants_color
 
 
 class Tty(io.StringIO):
@@ -44,3 +46,25 @@ def test_no_colour_without_a_stream():
 def test_paint():
     assert paint("x", "bold red") == "\x1b[1;31mx\x1b[0m"
     assert paint("x", "") == "x"
+
+
+@pytest.mark.parametrize(
+    "foreign", ["a\n::error::b", "a`\n  ::error::b", "a\r::error::b", "a\u2028::error::b", "a\x85b"]
+)
+def test_a_foreign_text_begins_no_line_of_a_message(foreign, capsys):
+    terminal = Terminal()
+    terminal.report(UsageError(f"`{foreign}` is wrong", hint=f"Not `{foreign}`"))
+    terminal.warn(f"`{foreign}`")
+    terminal.note(foreign, always=True)
+    terminal.result(foreign)
+    printed = capsys.readouterr()
+    assert [line for line in (printed.out + printed.err).splitlines() if "error::b" in line or "\x85" in line] == [
+        line for line in (printed.out + printed.err).split("\n") if "error::b" in line or "\x85" in line
+    ]
+    assert len(printed.err.split("\n")) == 6
+    assert len(printed.out.split("\n")) == 2
+
+
+def test_own_lines_of_a_message_are_printed(capsys):
+    Terminal().report(UsageError(lines("One", "two\nthree")))
+    assert capsys.readouterr().err == "error: One\ntwo\\nthree\n"

@@ -18,6 +18,7 @@ from kvctl.cli.app.options import SharedValues, argument, one_of, shared_options
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import COMPLETION
 from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.phrases import lines
 from kvctl.render.view import document
 
 SHELLS = ("bash", "zsh", "fish")
@@ -173,15 +174,15 @@ def _install(session: Session, shell: str) -> None:
             atomic_file.replace(path.resolve(), script.encode(), mode=atomic_file.PUBLIC)
         except OSError as error:
             raise KvctlError(f"Cannot write `{path}`: {error.strerror}") from None
-    lines = _missing_lines(shell, path)
+    missing = _missing_lines(shell, path)
     if session.options.output:
-        facts = {"shell": shell, "path": str(path), "changed": before != script, "lines": lines}
+        facts = {"shell": shell, "path": str(path), "changed": before != script, "lines": missing}
         session.show(document(facts, name="path"))
         return
     done = "Wrote" if before is None else "Updated" if before != script else "Nothing to change in"
-    advice = "".join(f"\n    {line}" for line in lines)
-    then = f"Add to ~/.{shell}rc, then open a new shell:\n{advice}" if lines else "Open a new shell to use it"
-    session.note(f"{done} `{path}`\n{then}", always=True)
+    advice = [f"Add to ~/.{shell}rc, then open a new shell:", "", *(f"    {line}" for line in missing)]
+    then = advice if missing else ["Open a new shell to use it"]
+    session.note(lines(f"{done} `{path}`", *then), always=True)
 
 
 def _missing_lines(shell: str, path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from kvctl.cli.topology.plan import Prune, change_row, plan_document, plan_text,
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream import api as jetstream_api
-from kvctl.phrases import counted
+from kvctl.phrases import counted, lines
 from kvctl.render import progress as progress_bars
 from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import columns
@@ -159,7 +159,7 @@ async def _ask(
     if named and not session.interactive:
         raise UsageError(
             f"`{' '.join(f'--confirm {name}' for name in named)}` is required when input is not a terminal",
-            hint="\n".join(_consequence(change) for change in named.values()),
+            hint=lines(*map(_consequence, named.values())),
         )
     await session.confirm(question or f"Apply {counted(len(found.changes), 'change')}?", yes=yes)
     for name, change in named.items():

@@ -14,6 +14,7 @@ from kvctl.kv.conditional_write import EXPECTED, EXPECTED_OF, write_fields
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.names import check_key
 from kvctl.kv.resolve import Binding
+from kvctl.phrases import indented
 from kvctl.tokens import encoded, header_lines
 
 LIMIT = 1000
@@ -228,11 +229,8 @@ def refusal(bucket: str, failures: list[Failure]) -> ConditionsFailed:
     """Build the conflict that names every failing condition and the entry found."""
     count = "A condition" if len(failures) == 1 else f"{len(failures)} conditions"
     verb = "does" if len(failures) == 1 else "do"
-    lines = "".join(f"\n  {failure}" for failure in failures)
-    return ConditionsFailed(
-        f"{count} of the transaction on bucket `{bucket}` {verb} not hold; nothing was written{lines}",
-        failures=tuple(failures),
-    )
+    first = f"{count} of the transaction on bucket `{bucket}` {verb} not hold; nothing was written"
+    return ConditionsFailed(indented(first, failures), failures=tuple(failures))
 
 
 def shown(value: bytes) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from kvctl.errors import KvctlError, NoServer, UsageError
+from kvctl.phrases import indented
 from kvctl.pipeline.error_transport import recall
 
 LONGEST = 400
@@ -200,7 +201,8 @@ def _tracebacks(text: str) -> str:
 
 
 def _end_of_log(tail: str) -> str:
-    return f"Spark's log ended with:\n{tail}" if tail else "Run with `-v` for Spark's full output"
+    ended = indented("Spark's log ended with:", (f"| {line}" for line in tail.splitlines()))
+    return ended if tail else "Run with `-v` for Spark's full output"
 
 
 def _cut(text: str) -> str:

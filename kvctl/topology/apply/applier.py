@@ -31,6 +31,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.phrases import indented, lines
 from kvctl.topology.apply import origin_removal
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Advance, Goal
@@ -276,9 +277,9 @@ def _failed(plan: TopologyPlan, report: Report, write: StreamWrite, error: Kvctl
     """Return the error itself if nothing was changed yet, else one that reports the progress."""
     if not report.written:
         return error
-    lines = [f"  {report.outcome(change).replace('-', ' ')}: {title(change)}" for change in plan.changes]
+    outcomes = [f"{report.outcome(change).replace('-', ' ')}: {title(change)}" for change in plan.changes]
     return PartlyDone(
-        "\n".join([f"Could not {write}: {error.message}", *lines]),
+        indented(f"Could not {write}: {error.message}", outcomes),
         hint=f"{error.hint}. Then run the command again to complete it"
         if error.hint
         else "Run the command again to complete it",
@@ -286,7 +287,7 @@ def _failed(plan: TopologyPlan, report: Report, write: StreamWrite, error: Kvctl
 
 
 def _late(errors: Sequence[WaitExpired]) -> WaitExpired:
-    return WaitExpired("\n".join(error.message for error in errors), hint=errors[0].hint)
+    return WaitExpired(lines(*(error.message for error in errors)), hint=errors[0].hint)
 
 
 # -- replicas that fill ------------------------------------------------------------------------------------

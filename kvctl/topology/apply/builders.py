@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, KvctlError, RefusedError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.config_diff import listed
 from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog
 from kvctl.kv.client import Client
 from kvctl.kv.config import differences
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, check_bucket, meet
 from kvctl.kv.stream_kind import Kind, described, kind_of, started
-from kvctl.phrases import joined
+from kvctl.phrases import indented, joined
 from kvctl.suggest import did_you_mean
 from kvctl.topology.hazards import hazards, lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
@@ -250,8 +249,10 @@ def _require_same(found: StreamConfig, wanted: StreamConfig) -> None:
         raise BucketExists(f"`{name}` is {described(kind_of(found))}", hint="Choose another name")
     if differing := differences(started(found), wanted):
         raise BucketExists(
-            f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (current -> requested):\n"
-            f"{listed(differing)}",
+            indented(
+                f"`{name.removeprefix(STREAM_PREFIX)}` exists with another configuration (current -> requested):",
+                differing,
+            ),
             hint=f"See it with `kvctl {_group(found)} show {name.removeprefix(STREAM_PREFIX)}`",
         )
 

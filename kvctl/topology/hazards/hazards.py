@@ -14,7 +14,7 @@ from kvctl.errors import HazardRefused
 from kvctl.jetstream.stream_info import Source, SourceConfig, StreamConfig
 from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, meet
-from kvctl.phrases import counted, one_line, quoted
+from kvctl.phrases import counted, indented, quoted
 from kvctl.topology.hazards import limits
 from kvctl.topology.model.subjects import Transform, UnknownTransform, parse
 from kvctl.units import duration_from_ns, format_duration, format_size
@@ -54,11 +54,10 @@ def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> 
     """Raise HazardRefused with all hazards that are not forced; `what` begins the message."""
     left = [hazard for hazard in found if hazard.name not in (forced or ())]
     if left:
-        reasons = "\n".join(f"  {one_line(hazard.evidence)}" for hazard in left)
         names = " ".join(f"--force {name}" for name in dict.fromkeys(hazard.name for hazard in left))
         remedies = [f"{remedy}. " for remedy in dict.fromkeys(hazard.remedy for hazard in left) if remedy]
         hint = f"{''.join(remedies)}Use `{names}` to proceed anyway"
-        raise HazardRefused(left[0].name, f"{what}:\n{reasons}", hint=hint)
+        raise HazardRefused(left[0].name, indented(f"{what}:", (hazard.evidence for hazard in left)), hint=hint)
 
 
 FILTERED_MIRROR = "filtered-mirror"

@@ -16,6 +16,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
+from kvctl.phrases import indented
 from kvctl.topology.model.origins import meaning
 from kvctl.topology.model.subjects import UnknownTransform, land, parse
 from kvctl.topology.survey.graph import Upstream, live_part, upstreams
@@ -249,12 +250,13 @@ def _filters(source: dict[str, Any]) -> list[str]:
 def _expired(stream: str, found: Sequence[GoalProgress], limit: timedelta) -> WaitExpired:
     late = [item for item in found if not item.reached]
     name = stream.removeprefix(STREAM_PREFIX)
-    lines = "\n".join(f"  {_state(item)}" for item in late)
     external = [item.goal.seen.origin for item in late if item.goal.seen.origin.external]
     others = [origin for origin in external if origin.external and not origin.external.domain]
     hint = exports_needed(others[0], filtered=bool(late[0].goal.source.get("subject_transforms"))) if others else None
     return WaitExpired(
-        f"`{name}` was created, but is not completely filled after {limit.total_seconds():g} s:\n{lines}",
+        indented(
+            f"`{name}` was created, but is not completely filled after {limit.total_seconds():g} s:", map(_state, late)
+        ),
         hint=hint or f"Replication continues in the background; see its progress with `kvctl bucket show {name}`",
     )
 

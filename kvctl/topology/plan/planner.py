@@ -13,6 +13,7 @@ from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import TOPOLOGY, Kind, bucket_name, described, kind_of
+from kvctl.phrases import indented
 from kvctl.topology.hazards import lossy_edit
 from kvctl.topology.hazards.hazards import Hazard
 from kvctl.topology.hazards.lossy_edit import lossy
@@ -256,7 +257,7 @@ def _refuse_conflicts(resources: Sequence[ResourceChange], inventory: Inventory,
             found.append(_taken(change, kind_of(other["config"])))
     if found:
         raise BucketExists(
-            "\n  ".join(["Names in the file are already taken:", *found]), hint="Choose another name in the file"
+            indented("Names in the file are already taken:", found), hint="Choose another name in the file"
         )
 
 

@@ -20,7 +20,7 @@ from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config import differences
 from kvctl.kv.stream_kind import LEAVING
-from kvctl.phrases import counted
+from kvctl.phrases import counted, indented
 from kvctl.topology.model.file import Topology, read_topology
 from kvctl.topology.plan import planner
 from kvctl.topology.plan.change import ABSENT, Action, ResourceChange, TopologyPlan, fingerprint
@@ -120,8 +120,7 @@ def moved(where: Where, seen: str, live: StreamInfo | None) -> str:
 
 def _refuse(stale: list[str]) -> None:
     if stale:
-        lines = "\n".join(f"  {text}" for text in stale)
-        raise ConflictError(f"The plan is stale:\n{lines}", hint=_AGAIN)
+        raise ConflictError(indented("The plan is stale:", stale), hint=_AGAIN)
 
 
 def _is_planned(saved: SavedPlan, change: ResourceChange) -> bool:

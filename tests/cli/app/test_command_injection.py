@@ -13,7 +13,7 @@ from tests.support.raw import RawClient
 from tests.support.wiretap import recording
 
 ATTACK = "x r 0\r\n\r\nPUB evil 4\r\nevil\r\nPUB y"
-NASTY = [ATTACK, "a b", "a.b", "a..b", ".a", "*", ">", "a\tb", "a\nb", ""]
+NASTY = [ATTACK, "a b", "a.b", "a..b", ".a", "*", ">", "a\tb", "a\nb", "a`\n::error::b", ""]
 LOCAL = ("pipeline", "server", "quickstart", "completion", "help", "version", "__complete", "lock", "env", "edit")
 """Commands that run other programs, or ask no server."""
 ENDLESS = ("watch", "wait", "consume")
@@ -54,6 +54,7 @@ def test_no_command_line_becomes_a_command(own_server, seed, steps):
         for line in chance.sample(tried, steps(40)):
             result = run_process(*line, env={"NATS_URL": tap.url, "NATS_TIMEOUT": "1s"}, timeout=8)
             assert b"bug in kvctl" not in result.stderr, (line, result.err)
+            assert b"\n::error" not in result.stderr, (line, result.err)
             assert not [subject for subject in tap.check() if subject.startswith(b"evil")], line
 
 

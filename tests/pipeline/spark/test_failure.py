@@ -123,7 +123,7 @@ def test_lost_jvm_is_reported_with_the_end_of_its_log(error):
     found = explained(error, lambda: "12:00:00 ERROR last words")
     assert isinstance(found, KvctlError)
     assert found.message == "Spark ended unexpectedly"
-    assert found.hint == "Spark's log ended with:\n12:00:00 ERROR last words"
+    assert found.hint == "Spark's log ended with:\n  | 12:00:00 ERROR last words"
 
 
 @pytest.mark.parametrize("error", [TypeError("a bug"), FileNotFoundError(2, "No such file", "x"), UsageError("ours")])
