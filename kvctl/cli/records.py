@@ -238,7 +238,7 @@ COLLECTION = record("(name) commits objects epochs")
 # Pipeline
 EXPORT = record("bucket path format mode cut ref exact rows files bytes removed seconds")
 EXPORT_PLAN = record("bucket path format mode cut? ref? removed")
-VERIFIED = record("path bucket format mode cut rows files bytes whole (damage) (against) seconds")
+VERIFIED = record("path bucket format mode cut rows files bytes whole (damage) seconds")
 PIPELINE_LOADED = record("bucket path created rows written unchanged rejected seconds")
 CAPTURED = record("bucket path checkpoint revision rows files captured seconds")
 COMPACTED = record("bucket (capture) path revision keys files bytes captured (replaced) seconds")
@@ -268,7 +268,6 @@ VERSION = record("version python")
 VALUE = record("value encoding")
 PARTS: dict[str, tuple[PrintedRecord, ...]] = {
     "ack_floor": (record("sequence consumer_sequence last_active"),),
-    "against": (record("bucket at revision missing extra differs differences"),),
     "answered_by": (record("stream"),),
     "base": (VALUE,),
     "before": (VALUE,),

@@ -60,7 +60,7 @@ def require_spark() -> None:
     """Raises KvctlError where the extra is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    missing = [name for name in ("pyspark", "pyarrow", "pandas", "deltalake") if find_spec(name) is None]
     if missing:
         raise KvctlError(f"The pipeline needs Spark: `{missing[0]}` is not installed", hint=INSTALL)
 

@@ -16,7 +16,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import KvctlError
-from kvctl.pipeline.files.export_files import data_files
+from kvctl.pipeline.tables.file_rows import data_files
 from tests.conftest import CACHE
 from tests.faults.network import CLIENT
 from tests.faults.test_cluster import Servers, answers_lost, clients_away, killed, leader_of, leader_ready

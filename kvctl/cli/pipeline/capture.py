@@ -10,13 +10,14 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, Force, argument, duration, flag, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.pipeline.export import folder_of
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import CAPTURED, COMPACTED
 from kvctl.errors import HistoryLost, UsageError
 from kvctl.kv import names
 from kvctl.pipeline import options as pipeline_options
-from kvctl.pipeline.files import capture_folder, export_files
 from kvctl.pipeline.jobs import capture as capture_job
+from kvctl.pipeline.jobs import capture_folder
 from kvctl.pipeline.jobs import compact as compact_job
 from kvctl.render.fields import columns
 from kvctl.render.view import document
@@ -63,7 +64,7 @@ async def capture(
     """
     names.check_bucket(bucket)
     _check_trigger(trigger, once=once)
-    folder, kept = export_files.folder_of(to), export_files.folder_of(checkpoint)
+    folder, kept = folder_of(to), folder_of(checkpoint)
     capture_job.check_places(folder, kept)
     await (await session.client()).bucket(bucket).locate()
     options = replace(
@@ -110,16 +111,16 @@ async def compact(
     An older compaction of the bucket in the folder is replaced once the new one is complete. Other files there are an
     error.
     """
-    source, folder = export_files.folder_of(path), export_files.folder_of(to)
+    source, folder = folder_of(path), folder_of(to)
     state = compact_job.check_places(source, folder)
     if state.forced:
         session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
     job = partial(compact_job.compact, capture=source, folder=folder)
     left = f"Interrupted: `{folder}` was not changed; run the command again"
     found = await run_job(session, target, f"Compacting {source}", job, incomplete=left)
-    manifest = found.exported.manifest
-    known = {"bucket": manifest.bucket, "revision": manifest.cut, "keys": manifest.rows, "files": len(manifest.files)}
-    row = row_of(COMPACTED, found, **known, bytes=manifest.bytes, seconds=round(found.seconds, 3))
+    table = found.exported.table
+    known = {"bucket": table.origin.bucket, "revision": table.origin.cut, "keys": table.rows, "files": len(table.parts)}
+    row = row_of(COMPACTED, found, **known, bytes=table.bytes, seconds=round(found.seconds, 3))
     session.show(document(row, *columns(" ".join(COMPACTED.columns)), name="path"))
 
 

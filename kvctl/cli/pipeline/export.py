@@ -7,26 +7,33 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, argument, bucket_names, flag, one_of, option
+from kvctl.cli.app.options import BucketName, DryRun, argument, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
-from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
-from kvctl.cli.records import EXPORT, EXPORT_PLAN, KEY_DIFFERENCE, PARTS, VERIFIED
+from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
+from kvctl.cli.records import EXPORT, EXPORT_PLAN, VERIFIED
 from kvctl.cli.repo.options import At, open_repository, parse_at
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv.names import check_bucket, check_filter, is_ref
 from kvctl.phrases import counted, quoted
 from kvctl.pipeline import options as pipeline_options
-from kvctl.pipeline.files import contents as files_contents
-from kvctl.pipeline.files import export_files, target_folder
+from kvctl.pipeline import require_spark
 from kvctl.pipeline.jobs import commit
+from kvctl.pipeline.jobs import contents as jobs_contents
 from kvctl.pipeline.jobs import export as export_job
 from kvctl.pipeline.jobs import verify as verify_job
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
 
-To = Annotated[str, option("--to", "DIR", "Folder for the files; new or empty")]
-Format = Annotated[str, option("--format", "FORMAT", "Format of the files: `parquet`", one_of("parquet"))]
+To = Annotated[str, option("--to", "URI", "Folder, or URL of an object store; new or empty")]
+Format = Annotated[
+    str,
+    option(
+        "--format", "FORMAT", "`delta` table, or folder of `parquet` files with a manifest", one_of("delta", "parquet")
+    ),
+]
 Mode = Annotated[str, option("--mode", "MODE", "`latest` values, or all `history`", one_of("latest", "history"))]
 Filter = Annotated[list[str] | None, option("--filter", "FILTER", "Only matching keys; repeatable")]
 OnEvicted = Annotated[
@@ -38,7 +45,7 @@ OnEvicted = Annotated[
         one_of("newer", "fail"),
     ),
 ]
-Overwrite = Annotated[bool, flag("--overwrite", "Replace the contents of DIR once the new export is complete")]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace the contents of URI once the new export is complete")]
 
 SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="Revision")
 
@@ -48,7 +55,8 @@ SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="R
     examples=[
         "kvctl pipeline export orders --to orders.export",
         "kvctl pipeline export orders --to new-orders.export --filter 'NEW.>'",
-        "kvctl pipeline export orders --to /lake/orders --mode history --overwrite",
+        "kvctl pipeline export orders --to s3://lake/orders --mode history --overwrite",
+        "kvctl pipeline export orders --to /lake/orders --format parquet",
         "kvctl pipeline export config@v1 --to config-v1.export",
     ],
     see=["pipeline verify", "pipeline load", "dump", "bucket backup", "help pipeline"],
@@ -58,20 +66,24 @@ async def export(
     session: Session,
     bucket: BucketName,
     to: To,
-    format: Format = "parquet",
+    format: Format = "delta",
     mode: Mode = "latest",
     filter: Filter = None,
     on_evicted: OnEvicted = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
+    storage_option: StorageOptions = None,
     *,
     target: OnSpark,
 ) -> None:
-    """Export a bucket into Parquet files.
+    """Export a bucket into a Delta table.
 
-    Writes the current keys, or every entry with --mode history, as of one revision, the snapshot revision. The
-    manifest, `_manifest.json`, is written last. It records the snapshot revision, the bucket's configuration, and the
-    hash of every file. A folder without a manifest is an interrupted export.
+    Writes the current keys, or every entry with --mode history, as of one revision, the snapshot revision. URI is a
+    folder, or an s3://, gs:// or az:// URL. The table records the snapshot revision, the bucket's configuration, and
+    the hash of every file.
+
+    With --overwrite an existing Delta table gets a new version; earlier ones stay until `kvctl pipeline compact`. With
+    --format parquet the result is a folder of files with a manifest, `_manifest.json`, which is written last.
 
     Values are exact, and times have microsecond precision. `kvctl dump` writes JSON lines.
 
@@ -85,29 +97,32 @@ async def export(
     """
     at = _parse_commit(bucket, mode, on_evicted) if is_ref(bucket) else None
     name = check_bucket(bucket) if at is None else at.repository
-    _check_one_of("--format", format, "parquet")
+    _check_one_of("--format", format, "delta", "parquet")
     _check_one_of("--mode", mode, "latest", "history")
     _check_one_of("--on-evicted", on_evicted, "newer", "fail")
     filters = [check_filter(text) for text in filter or ()]
-    folder = export_files.folder_of(to)
-    target_folder.check_vacant(folder, overwrite=overwrite)
+    place = TablePlace.parse(to, storage_option or ())
+    removed = await asyncio.to_thread(stored_table.occupants, place, overwrite=overwrite)
     if dry_run:
-        _show_plan(session, name, await _snapshot_of(session, bucket, at), folder, format, mode)
+        found = {"path": place.uri, "format": format, "mode": mode, **await _snapshot_of(session, bucket, at)}
+        row = {"bucket": name, **found, "removed": removed.files}
+        session.show(document(row, *map(Column, row), name="path"))
         return
     reading = {"mode": mode, "filter": ",".join(filters), "onEvicted": on_evicted or ""}
     contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
-    job = partial(export_job.export, contents=contents, folder=folder, overwrite=overwrite)
-    left = f"Interrupted: the export to `{folder}` was not completed; run the command again"
+    job = partial(export_job.export, contents=contents, place=place, format=format, overwrite=overwrite)
+    left = f"Interrupted: the export to `{place}` was not completed; run the command again"
     made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
     if made.removed.files:
-        what = "an export" if made.removed.whole else "an incomplete export"
-        session.note(f"Removed {counted(made.removed.files, 'file')} from `{folder}`: {what}", always=True)
-    manifest, seconds = made.manifest, round(made.seconds, 3)
-    known = {"path": made.path, "files": len(manifest.files), "removed": made.removed.files, "seconds": seconds}
-    session.show(document(row_of(EXPORT, manifest, **known), *SUMMARY, tsv=EXPORT.columns, name="path"))
-    if manifest.newer and on_evicted is None:
+        what = counted(made.removed.files, "file")
+        session.note(f"Replaced {what} in `{place}`: {made.removed.what}", always=True)
+    origin, seconds = made.table.origin, round(made.seconds, 3)
+    known = {"path": place.uri, "format": format, "files": len(made.table.parts), "removed": made.removed.files}
+    known |= {"rows": made.table.rows, "bytes": made.table.bytes, "seconds": seconds}
+    session.show(document(row_of(EXPORT, origin, **known), *SUMMARY, tsv=EXPORT.columns, name="path"))
+    if origin.newer and on_evicted is None:
         raise PartlyDone(
-            f"Inconsistent export: {manifest.newer} keys or entries were overwritten before they were read",
+            f"Inconsistent export: {origin.newer} keys or entries were overwritten before they were read",
             hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
             "accept newer values",
         )
@@ -115,13 +130,13 @@ async def export(
 
 def _contents_of(
     name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
-) -> "Callable[[], files_contents.Contents]":
+) -> "Callable[[], jobs_contents.Contents]":
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     if ref is not None:
         given = {"filter": reading["filter"]} if reading["filter"] else {}
         return partial(commit.of_commit, pipeline_options.parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
-    return partial(files_contents.of_bucket, pipeline_options.parse({"bucket": name, **given, **connection}))
+    return partial(jobs_contents.of_bucket, pipeline_options.parse({"bucket": name, **given, **connection}))
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:
@@ -132,13 +147,6 @@ async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str
     if at is not None:
         return {"ref": (await (await open_repository(session, at.repository)).show(at.ref)).id}
     return {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
-
-
-def _show_plan(session: Session, name: str, snapshot: dict[str, Any], folder: "Path", format: str, mode: str) -> None:
-    """Show the snapshot to export and the number of files to remove."""
-    removed = target_folder.occupants(folder)
-    row = {"bucket": name, "path": str(folder), "format": format, "mode": mode, **snapshot, "removed": removed.files}
-    session.show(document(row, *map(Column, row), name="path"))
 
 
 def _parse_commit(place: str, mode: str, on_evicted: str | None) -> At:
@@ -161,91 +169,49 @@ def _check_one_of(option: str, value: str | None, *words: str) -> None:
 
 T = TypeVar("T")
 
-ExportPath = Annotated[str, argument("DIR", "Folder of the export")]
+TableUri = Annotated[str, argument("URI", "Folder of an export, or URL of an object store")]
 
 
 @command(
     "pipeline verify",
-    examples=["kvctl pipeline verify orders.export", "kvctl pipeline verify orders.export --against orders"],
-    see=["pipeline export", "bucket diff"],
-    prints=(VERIFIED, KEY_DIFFERENCE),
+    examples=["kvctl pipeline verify orders.export", "kvctl pipeline verify s3://lake/orders"],
+    see=["pipeline export", "pipeline audit", "bucket diff"],
+    prints=(VERIFIED,),
 )
-async def verify(
-    session: Session,
-    path: ExportPath,
-    against: Annotated[
-        str | None, option("--against", "BUCKET", "Compare with this bucket as well", bucket_names)
-    ] = None,
-    *,
-    target: OnSpark,
-) -> None:
-    """Verify that an export is undamaged.
+async def verify(session: Session, uri: TableUri, storage_option: StorageOptions = None) -> None:
+    """Verify the files of an export or a capture.
 
-    Hashes every file, without Spark, and lists the files that were changed, truncated, removed or added. Exits 4 if
-    there are any.
+    Finds every file that was changed, truncated, removed or added (4), without Spark. Files that `kvctl pipeline
+    compact` wrote have no hash; all of their rows are read instead.
 
-    --against compares the rows with a live bucket, with Spark. If the bucket is that of the export and still holds the
-    snapshot revision, it is compared as of that revision, else as it is now; the result shows which. Differing keys are
-    counted, and the first thousand are listed as in `bucket diff`: `missing` in the bucket, `extra` in it, or
-    `differs`. Exits 4 if there are any. For an export of history, all entries of a key are compared.
+    To compare contents with a bucket, use `kvctl pipeline audit`.
     """
-    folder = export_files.folder_of(path)
-    manifest = export_files.read_manifest(folder)
-    if against:
-        check_bucket(against)
-    found = await hashing(session, f"Verifying {folder.name}", manifest.bytes, partial(verify_job.verify, folder))
-    compared = None
-    if against and found.whole:
-        options = pipeline_options.parse({"bucket": against, **source_options(session, target)})
-        await (await session.client()).bucket(against).locate()
-        work = partial(verify_job.compare, folder=folder, manifest=manifest, options=options)
-        compared = await run_job(session, target, f"Comparing with {against}", work)
-    _show_verified(session, found, compared)
-    if not found.whole:
-        raise ConflictError(f"The export in `{folder}` is damaged: {export_files.in_words(found.damage)}")
-    if compared is not None and (count := sum(compared.counts.values())):
-        when = f"as it was at revision {compared.revision}" if compared.at == "cut" else "as it is now"
-        raise ConflictError(f"Bucket `{against}`, {when}, differs in {counted(count, 'key')}")
-
-
-def _show_verified(
-    session: Session, found: "verify_job.ExportVerification", compared: "verify_job.BucketComparison | None"
-) -> None:
-    found_differences = compared.differences if compared else ()
-    differences = [row_of(KEY_DIFFERENCE, item, difference=str(item.difference)) for item in found_differences]
-    if differences and session.output in ("tsv", "name"):
-        session.show(View(columns=DIFFERENCES, rows=differences, name="key"))
-        return
+    require_spark()
+    place = TablePlace.parse(uri, storage_option or ())
+    table = await asyncio.to_thread(stored_table.open_table, place)
+    found = await hashing(session, f"Verifying {place.name}", table.bytes, partial(verify_job.verify, table))
     damage = [{"file": item.file, "problem": item.problem} for item in found.damage]
-    against = None
-    if compared:
-        known = {"at": str(compared.at), "differences": differences, **compared.counts}
-        against = row_of(PARTS["against"][0], compared, **known)
-    row = row_of(
-        VERIFIED,
-        found.manifest,
-        path=found.path,
-        files=len(found.manifest.files),
-        whole=found.whole,
-        damage=damage,
-        against=against,
-        seconds=round(found.seconds + (compared.seconds if compared else 0), 3),
-    )
+    known = {"path": place.uri, "format": table.format, "rows": table.rows, "files": len(table.parts)}
+    known |= {"bytes": table.bytes, "whole": found.whole, "damage": damage, "seconds": round(found.seconds, 3)}
     sections = [("Damage", View(columns=DAMAGE, rows=damage, name="file"))] if damage else []
-    sections += [("Differences", View(columns=DIFFERENCES, rows=differences, name="key"))] if differences else []
+    row = row_of(VERIFIED, table.origin, **known)
     session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
+    if not found.whole:
+        raise ConflictError(f"The table in `{place}` is damaged: {stored_table.in_words(found.damage)}")
 
 
-def _against_text(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    counts = ", ".join(f"{row[name]} {name}" for name in ("missing", "extra", "differs") if row[name])
-    when = "at the snapshot revision" if row["at"] == "cut" else f"now, at revision {row['revision']}"
-    return f"{row['bucket']} {when}: {counts or 'no differences'}"
+def folder_of(text: str) -> "Path":
+    """Return the folder of a path. Raises UsageError for a URL."""
+    place = TablePlace.parse(text)
+    if place.path is None:
+        raise UsageError(
+            f"`{text}` is not a path", hint="Mount the storage under the same path for kvctl and all executors"
+        )
+    return place.path
 
 
 _VERIFIED = columns(
-    "path bucket format mode cut rows files bytes whole against seconds",
+    "path bucket format mode cut rows files bytes whole seconds",
     cut="Revision",
     whole=Column(
         "whole",
@@ -253,14 +219,8 @@ _VERIFIED = columns(
         text=lambda whole: "yes" if whole else "no",
         style=lambda whole: "green" if whole else "red",
     ),
-    against=Column("against", text=_against_text),
 )
 DAMAGE = (Column("file"), Column("problem", style="red", wrap=True))
-DIFFERENCES = columns(
-    "key difference revision other_revision",
-    difference=Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow")),
-    other_revision=Column("other_revision", "In bucket", right=True),
-)
 
 
 class _HashingStopped(Exception):

@@ -10,7 +10,7 @@ from kvctl.cli.app.options import DryRun, Force, argument, bucket_names, flag, o
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_writable
-from kvctl.cli.pipeline.export import hashing
+from kvctl.cli.pipeline.export import folder_of, hashing
 from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
@@ -18,8 +18,9 @@ from kvctl.kv import config, settings
 from kvctl.kv.names import check_bucket
 from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
-from kvctl.pipeline.files import export_files, export_manifest, file_rows
 from kvctl.pipeline.jobs import load as load_job
+from kvctl.pipeline.tables import file_rows, stored_table
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
@@ -93,7 +94,7 @@ async def load(
     options = replace(
         options,
         if_different=if_different and not source.history,
-        dead_letter=str(export_files.folder_of(dead_letter)) if dead_letter else None,
+        dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
     )
     job = partial(load_job.load, source=source, target=options, order=order)
     left = f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it"
@@ -111,19 +112,19 @@ async def open_input(
     session: Session, path: str, key: str | None, value: str | None, format: str | None
 ) -> "load_job.Input":
     """Open a table if a column or format is given, else an export after verifying it. Raises like `open_export`."""
-    folder = export_files.folder_of(path)
+    folder = folder_of(path)
     if key or value or format:
         return load_job.open_table(folder, key=key, value=value, format=format)
     _check_export(folder)
-    total = export_files.read_manifest(folder).bytes
+    total = stored_table.open_table(TablePlace(str(folder))).bytes
     return await hashing(session, f"Verifying {folder.name}", total, partial(load_job.open_export, folder))
 
 
 def _check_export(folder: "FilePath") -> None:
     """Raise UsageError for a data file, ConflictError for a folder of data files without a manifest."""
-    if not folder.exists() or export_files.has_manifest(folder) or file_rows.format_of(folder) is None:
+    if not folder.exists() or stored_table.is_table(TablePlace(str(folder))) or file_rows.format_of(folder) is None:
         return
-    problem = f"`{folder}` is not a complete export: it has no `{export_manifest.MANIFEST}`"
+    problem = f"`{folder}` is not a complete export: it has no `{stored_table.MANIFEST}`"
     hint = "To read a table of your own, add `--key COL`, `--value COL` or `--format`"
     raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
 

@@ -49,6 +49,12 @@ OnSpark = Annotated[
 """Place of the Spark session of a job."""
 
 
+StorageOptions = Annotated[
+    list[str] | None,
+    option("--storage-option", "K=V", "Setting of an object store, as delta-rs names it; @FILE as V reads a file"),
+]
+
+
 def source_options(session: Session, target: "spark_engine.SparkTarget") -> dict[str, str]:
     """Return the options of `nats-kv` that connect like this command: names and paths, no secrets.
 

@@ -24,9 +24,9 @@ from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.stream_kind import Kind
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.files.contents import read
 from kvctl.pipeline.jobs import audit_digests
 from kvctl.pipeline.jobs.audit_digests import REPLICA, SLOTS, Side, SlotComparison
+from kvctl.pipeline.jobs.contents import read
 from kvctl.pipeline.options import SourceOptions
 from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.audit.audit import audit as audit_replica

@@ -33,11 +33,11 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.error_transport import crossing
-from kvctl.pipeline.files.capture_folder import CaptureFolder, CaptureState, Piece
-from kvctl.pipeline.files.file_rows import COLUMNS
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder, CaptureState, Piece
 from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.spark.failure import worker_lost
+from kvctl.pipeline.tables.parts import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kvctl.errors import ConflictError, UsageError
 from kvctl.kv.names import matches
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.files.contents import Contents, TaskRows
-from kvctl.pipeline.files.file_rows import PROBLEM
+from kvctl.pipeline.jobs.contents import Contents, TaskRows
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.snapshot_plan import runs
+from kvctl.pipeline.tables.file_rows import PROBLEM
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo, NothingToCommit

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
-from kvctl.pipeline.files import export_files
-from kvctl.pipeline.files.capture_folder import CaptureFolder, CaptureState
-from kvctl.pipeline.files.contents import TTL_LEFT, Contents
-from kvctl.pipeline.files.export_manifest import LATEST, MANIFEST
-from kvctl.pipeline.files.file_rows import COLUMNS, literal
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder, CaptureState
+from kvctl.pipeline.jobs.contents import TTL_LEFT, Contents
 from kvctl.pipeline.jobs.export import ExportResult, export
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.file_rows import literal
+from kvctl.pipeline.tables.origin import LATEST
+from kvctl.pipeline.tables.parts import COLUMNS
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import MANIFEST, PARQUET
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -60,7 +63,7 @@ def compact(engine: Engine, capture: Path, folder: Path) -> CompactionResult:
     state = check_places(capture, folder)
     source = CaptureFolder(capture)
     with beside(folder) as new:
-        exported = export(engine, lambda: _contents(engine.spark, source, state), new)
+        exported = export(engine, lambda: _contents(engine.spark, source, state), TablePlace(str(new)), format=PARQUET)
         _mark(new, capture, state)
         replaced = _check_own(folder, state)
         take_place(folder, new)
@@ -108,7 +111,7 @@ def _require_all(paths: Sequence[Path], source: CaptureFolder, state: CaptureSta
         except (ArrowException, OSError) as error:
             raise _damaged(source, f"could not read `{path.name}`: {error}") from None
 
-    found = sum(export_files.in_parallel(rows, paths))
+    found = sum(stored_table.in_parallel(rows, paths))
     if found != state.rows:
         raise _damaged(source, f"it captured {state.rows:,} rows, but its files have {found:,}")
 
@@ -138,7 +141,9 @@ def _check_own(folder: Path, state: CaptureState) -> bool:
     bucket = _marked(folder)
     if bucket != state.bucket:
         raise _occupied(folder, f"a compaction of bucket `{bucket}`")
-    extra = sorted(present - {MARK, MANIFEST} - {part.name for part in export_files.read_manifest(folder).files})
+    extra = sorted(
+        present - {MARK, MANIFEST} - {part.name for part in stored_table.open_table(TablePlace(str(folder))).parts}
+    )
     if extra:
         raise _occupied(folder, f"`{extra[0]}` in addition to a compaction")
     return True

@@ -1,25 +1,26 @@
-"""Export a bucket into a folder of Parquet files with a manifest, as of one revision.
+"""Export a bucket into a table, as of one revision.
 
-Tasks read the rows and write files of them, hashed on the way; the driver names the files and writes the manifest.
+Tasks read the rows and write files of them, hashed on the way; the driver makes a table of the files.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import KvctlError
-from kvctl.pipeline.files import export_writer, file_rows, target_folder
-from kvctl.pipeline.files.contents import Contents, TaskRows
-from kvctl.pipeline.files.export_manifest import HISTORY, ExportManifest
-from kvctl.pipeline.files.export_writer import ExportForm, WrittenRows
-from kvctl.pipeline.files.target_folder import RemovedFiles, StagedFile
+from kvctl.pipeline.jobs.contents import Contents, TaskRows
 from kvctl.pipeline.spark import tasks
-from kvctl.units import format_size, format_time
+from kvctl.pipeline.tables import parts, stored_table
+from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
+from kvctl.pipeline.tables.parts import COLUMNS, PartForm, WrittenRows
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import DELTA, PARQUET, RemovedFiles, StoredTable
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
@@ -29,59 +30,69 @@ if TYPE_CHECKING:
 class ExportResult:
     """Result of an export."""
 
-    path: str
-    manifest: ExportManifest
+    table: StoredTable
     removed: RemovedFiles
     seconds: float
 
 
-def export(engine: Engine, contents: Callable[[], Contents], folder: Path, *, overwrite: bool = False) -> ExportResult:
-    """Write the rows that `contents` returns into the folder, and a manifest once all of them are there.
+def export(
+    engine: Engine, contents: Callable[[], Contents], place: TablePlace, *, format: str = DELTA, overwrite: bool = False
+) -> ExportResult:
+    """Write the rows that `contents` returns, and make a table of them once all of them are there.
 
-    Raises ConflictError if the folder is not empty, unless `overwrite`; its content stays until the end.
+    Raises ConflictError if the place is not empty, unless `overwrite`; its content stays until the end.
     """
     begun = time.monotonic()
-    target_folder.check_vacant(folder, overwrite=overwrite)
-    removed = target_folder.occupants(folder)
-    with target_folder.taken(folder) as staging, engine.explaining():
+    removed = stored_table.occupants(place, overwrite=overwrite)
+    with engine.explaining():
         found = contents()
-        engine.doing = lambda: f"writing, {format_size(target_folder.occupants(staging).bytes)}"
-        written = _write(engine, found, staging)
-        files = target_folder.staged(staging, filter(None, (one.file for one in written)))
-        _require_all(folder, files)
-        manifest = _manifest(found, files, written)
-        target_folder.take_over(folder, files, manifest)
-    return ExportResult(str(folder), manifest, removed, time.monotonic() - begun)
+        engine.doing = "writing"
+        form = PartForm.of(
+            place,
+            folder=stored_table.STAGING if format == PARQUET else "",
+            deletions=found.mode != LATEST,
+            cut=found.cut,
+        )
+        try:
+            written = _write(engine, found, form)
+            files = [part for one in written for part in one.parts]
+            parts.require_visible(place, files)
+            origin = _origin(found, written)
+            table = stored_table.publish(place, format, table_schema(), origin, files, overwrite=overwrite)
+        except BaseException:
+            with suppress(KvctlError):
+                stored_table.discard(place, form.job)
+            raise
+    return ExportResult(table, removed, time.monotonic() - begun)
 
 
-def _write(engine: Engine, contents: Contents, staging: Path) -> list[WrittenRows]:
-    form = ExportForm(staging=str(staging), history=contents.mode == HISTORY, cut=contents.cut)
-    staging.mkdir(parents=True)
+def table_schema() -> Any:
+    """Return the Arrow schema of a table with the columns of an entry."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from kvctl.pipeline.read.columns import schema_of
+
+    schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
+    for number, field in enumerate(schema):
+        schema = schema.set(number, field.with_nullable(True))
+    return schema
+
+
+def _write(engine: Engine, contents: Contents, form: PartForm) -> list[WrittenRows]:
     rows = contents.rows
     if isinstance(rows, TaskRows):
         return tasks.over_items(engine, rows.parts, partial(_write_part, rows, form))
-    return tasks.over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
+    return tasks.over_rows(rows.select(*COLUMNS), partial(parts.write, form=form))
 
 
-def _write_part(rows: TaskRows, form: ExportForm, part: Any) -> Iterator[WrittenRows]:
-    return export_writer.write(rows.read(part), form)
+def _write_part(rows: TaskRows, form: PartForm, part: Any) -> Iterator[WrittenRows]:
+    return parts.write(rows.read(part), form)
 
 
-def _require_all(folder: Path, files: Sequence[StagedFile]) -> None:
-    """Raises KvctlError if files of the tasks are not visible on this machine, in full."""
-    there = [file for file in files if target_folder.size_of(file.path) == file.part.bytes]
-    if len(there) < len(files):
-        rows, found = (sum(file.part.rows for file in some) for some in (files, there))
-        raise KvctlError(
-            f"{rows} rows were written, but `{folder}` has files with {found}",
-            hint="On a cluster the folder must be shared by all its machines and this one",
-        )
-
-
-def _manifest(contents: Contents, files: Sequence[StagedFile], written: Sequence[WrittenRows]) -> ExportManifest:
+def _origin(contents: Contents, written: Sequence[WrittenRows]) -> TableOrigin:
     counts = {"ttl": sum(one.ttls for one in written), "headers": sum(one.headers for one in written)}
-    parts = tuple(file.part for file in files)
-    return ExportManifest(
+    return TableOrigin(
+        kind=EXPORT,
         bucket=contents.bucket,
         ref=contents.ref,
         incarnation=contents.incarnation,
@@ -90,10 +101,6 @@ def _manifest(contents: Contents, files: Sequence[StagedFile], written: Sequence
         newer=sum(one.newer for one in written),
         mode=contents.mode,
         filters=contents.filters,
-        format="parquet",
-        columns=tuple(name for name in file_rows.COLUMNS if counts.get(name, 1)),
+        columns=tuple(name for name in COLUMNS if counts.get(name, 1)),
         created=format_time(time.time_ns()),
-        rows=sum(part.rows for part in parts),
-        bytes=sum(part.bytes for part in parts),
-        files=parts,
     )

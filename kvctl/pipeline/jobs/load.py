@@ -15,11 +15,12 @@ from kvctl.kv.bulk.loader import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.files import contents, export_files, file_rows
-from kvctl.pipeline.files.export_files import Advance
-from kvctl.pipeline.files.export_manifest import ExportManifest
+from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import file_rows, stored_table
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import Advance, StoredTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,14 +36,14 @@ class Input:
 
     path: Path
     format: str
-    manifest: ExportManifest | None = None
+    table: StoredTable | None = None
     key: str = "key"
     value: str = "value"
 
     @property
     def history(self) -> bool:
         """True if it has every entry of its keys."""
-        return self.manifest is not None and self.manifest.history
+        return self.table is not None and self.table.origin.history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +77,20 @@ class LoadResult:
 
 
 def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
-    """Open an export, after all its files were compared with its manifest.
+    """Open an export, after all its files were compared with what was written.
 
     Raises NotFoundError, and ConflictError for a damaged one: nothing was written.
     """
-    manifest = export_files.read_manifest(path)
-    export_files.require_whole(path, manifest, advance)
-    return Input(path=path, format=manifest.format, manifest=manifest)
+    table = stored_table.open_table(TablePlace(str(path)))
+    stored_table.require_whole(table, advance)
+    return Input(path=path, format=table.format, table=table)
 
 
 def open_table(path: Path, *, key: str | None, value: str | None, format: str | None = None) -> Input:
     """Open a table from elsewhere: a file or a folder of files. Raises NotFoundError, UsageError."""
     if not path.exists():
         raise NotFoundError(f"`{path}` does not exist")
-    if export_files.has_manifest(path):
+    if stored_table.is_table(TablePlace(str(path))):
         raise UsageError("`--key` and `--value` cannot be used with an export", hint="Omit them")
     known = format or file_rows.format_of(path) or ""
     if known not in file_rows.EXTENSIONS.values():
@@ -114,7 +115,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
         created, entries = worker_connection.run(_prepare(source, target, order))
         rows = rows_of(engine, source)
         if order.dry_run:
-            summary = WriteSummary(source.manifest.rows) if source.manifest else _checked(rows)
+            summary = WriteSummary(source.table.rows) if source.table else _checked(rows)
         else:
             if source.history:
                 rows = _in_order(engine, rows, target, entries)
@@ -123,7 +124,7 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
             engine.doing = "writing"
             summary = write(rows, target)
     written, rejected = summary.written, summary.rejected
-    count = source.manifest.rows if source.manifest else written + rejected + summary.unchanged
+    count = source.table.rows if source.table else written + rejected + summary.unchanged
     unchanged, seconds = count - written - rejected, time.monotonic() - begun
     place = str(source.path)
     return LoadResult(target.bucket, place, created, count, written, unchanged, rejected, summary.samples, seconds)
@@ -146,7 +147,7 @@ async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple
         except BucketNotFound as error:
             error.hint = f"{error.hint}; `--create` creates it"
             raise
-    depth = source.manifest.config.get("max_msgs_per_subject", 0) if source.manifest and source.history else 0
+    depth = source.table.origin.config.get("max_msgs_per_subject", 0) if source.table and source.history else 0
     if depth > target.history and not order.shorter_history:
         raise HazardRefused(
             SHORTER_HISTORY,
@@ -160,16 +161,16 @@ async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple
 
 def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stream configuration of a bucket created for the rows."""
-    if source.manifest is not None:
-        return copied_config(dict(source.manifest.config), bucket, dict(changes))
+    if source.table is not None:
+        return copied_config(dict(source.table.origin.config), bucket, dict(changes))
     return {**BucketConfig(bucket).to_stream(), **changes}
 
 
 def rows_of(engine: Engine, source: Input) -> DataFrame:
     """Return the rows as columns that the data source writes."""
-    if source.manifest is None:
+    if source.table is None:
         return file_rows.read_table(engine.spark, source.path, source.format, source.key, source.value)
-    rows = file_rows.read(engine.spark, source.path, source.manifest)
+    rows = file_rows.read(engine.spark, source.table)
     return rows if source.history else rows.drop("operation", "revision")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from kvctl.pipeline.files.capture_folder import CaptureFolder
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder
 from kvctl.server import Server
 from tests.support.raw import RawClient
 from tests.support.waiting import until

@@ -8,8 +8,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamReplaced, UsageError
-from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.capture import CaptureResult, capture, check_places
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder
 from kvctl.pipeline.options import parse
 
 Capture = Callable[..., CaptureResult]

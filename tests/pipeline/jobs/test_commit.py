@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import KvctlError, UsageError
-from kvctl.pipeline.files.export_files import read_manifest
 from kvctl.pipeline.jobs import commit
 from kvctl.pipeline.jobs.commit import CommitResult, of_commit, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.versions.catalog import RepositoryConfig
 from kvctl.versions.commits import HasStagedChanges, NothingToCommit
 from kvctl.versions.repositories import create
@@ -146,11 +147,13 @@ async def test_export_of_a_commit_has_the_keys_its_filters_select(repository, go
 
     def out() -> Path:
         contents = lambda: of_commit(chosen, "main")  # noqa: E731
-        return Path(export(engine, contents, tmp_path / "out").path)
+        return Path(export(engine, contents, TablePlace(str(tmp_path / "out"))).table.place.uri)
 
     folder = await asyncio.to_thread(out)
-    assert read_manifest(folder).filters == chosen.filter
-    found = pq.read_table(folder, columns=["key", "value"]).to_pylist()
+    table = stored_table.open_table(TablePlace(str(folder)))
+    assert table.origin.filters == chosen.filter
+    files = [folder / part.name for part in table.parts]
+    found = [row for path in files for row in pq.read_table(path, columns=["key", "value"]).to_pylist()]
     wanted = {key: value for key, value in rows.items() if key.startswith("k.") or key == "eu.2"}
     assert differences({row["key"]: row["value"] for row in found}, wanted) == []
 
@@ -183,10 +186,10 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
 
     def out() -> Path:
         contents = lambda: of_commit(options, "main")  # noqa: E731
-        return Path(export(engine, contents, tmp_path / "out").path)
+        return Path(export(engine, contents, TablePlace(str(tmp_path / "out"))).table.place.uri)
 
     source = open_export(await asyncio.to_thread(out))
-    assert (source.manifest.rows, source.manifest.ref) == (2000, made.commit.id)
+    assert (source.table.rows, source.table.origin.ref) == (2000, made.commit.id)
     elsewhere = unique("CONF")
     await create(client.api, RepositoryConfig(elsewhere), author="tests")
     there = parse({"bucket": elsewhere, "url": server.url})

@@ -13,11 +13,12 @@ import pytest
 
 import kvctl
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
-from kvctl.pipeline.files.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.capture import capture
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.compact import beside, check_places, compact, newest, take_place
-from kvctl.pipeline.jobs.verify import verify
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import open_table
 from kvctl.server import Server
 
 DELETE, PURGE = {"KV-Operation": "DEL"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
@@ -35,9 +36,9 @@ def test_compaction_equals_the_bucket_and_is_replaced_by_the_next(fill, raw, eng
         living = asyncio.run(living_entries(server, bucket))
         table = ds.dataset(folder).to_table().to_pylist()
         assert {row["key"]: (row["value"], row["revision"]) for row in table} == living
-        assert len(table) == len(living) == found.exported.manifest.rows
-        manifest = verify(folder).manifest
-        assert (manifest.bucket, manifest.cut) == (bucket, found.exported.manifest.cut)
+        assert len(table) == len(living) == found.exported.table.rows
+        origin = open_table(TablePlace(str(folder))).origin
+        assert (origin.bucket, origin.cut) == (bucket, found.exported.table.origin.cut)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "checkpoint", "latest"]
         return found.replaced
 
@@ -84,7 +85,7 @@ def test_overlapping_folders_are_refused(tmp_path):
 def test_empty_capture_is_compacted_but_not_one_with_a_missing_file(engine, tmp_path):
     folder = captured(tmp_path / "capture")
     state = folder.existing()
-    assert compact(engine, folder.path, tmp_path / "empty").exported.manifest.rows == 0
+    assert compact(engine, folder.path, tmp_path / "empty").exported.table.rows == 0
     (folder.path / "_capture.json").write_bytes(
         (folder.path / "_capture.json").read_bytes().replace(b'"rows": 0', b'"rows": 5')
     )

@@ -1,27 +1,23 @@
 """Exports of buckets on real Spark: the bucket as of one revision, complete or absent."""
 
 import re
-import shutil
 import threading
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kvctl.errors import BucketNotFound, ConflictError, KvctlError
-from kvctl.pipeline.files import contents, export_files, export_writer
-from kvctl.pipeline.files.export_manifest import MANIFEST
-from kvctl.pipeline.files.export_writer import ExportForm
-from kvctl.pipeline.files.file_rows import COLUMNS
+from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.export import ExportResult, export
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.parts import COLUMNS
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import StoredTable
 from tests.support.proxy import DOWN, Proxy, Replace
 from tests.support.raw import RawClient
 
@@ -40,14 +36,22 @@ def exported(engine, server, tmp_path):
         **settings: object,
     ) -> ExportResult:
         options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
-        return export(engine, lambda: contents.of_bucket(options), to, **settings)  # type: ignore[arg-type]
+        return export(engine, lambda: contents.of_bucket(options), TablePlace(str(to)), **settings)  # type: ignore[arg-type]
 
     return run
 
 
+def opened(folder: Path) -> StoredTable:
+    """The table of an export, whose files are all there."""
+    table = stored_table.open_table(TablePlace(str(folder)))
+    assert stored_table.damages(table) == []
+    return table
+
+
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of an export, by revision."""
-    rows = [row for path in export_files.data_files(folder) for row in parquet.read_table(path).to_pylist()]
+    files = [folder / part.name for part in opened(folder).parts]
+    rows = [row for path in files for row in parquet.read_table(path).to_pylist()]
     return sorted(rows, key=lambda row: row["revision"])
 
 
@@ -55,14 +59,13 @@ def test_export_has_existing_keys_and_names_its_revision(exported, fill, raw, tm
     bucket = fill({"a.1": b"x", "a.2": b"gone", "b.1": b"\xff"})
     raw.put(bucket, "a.2", b"", {"KV-Operation": "DEL"})
     made = exported(bucket)
-    manifest = export_files.read_manifest(tmp_path / "out")
-    assert made.manifest == manifest
-    assert (manifest.bucket, manifest.cut, manifest.rows, manifest.newer, manifest.mode) == (bucket, 4, 2, 0, "latest")
-    assert manifest.config["name"] == f"KV_{bucket}"
+    table, origin = opened(tmp_path / "out"), opened(tmp_path / "out").origin
+    assert made.table.origin == origin
+    assert (origin.bucket, origin.cut, table.rows, origin.newer, origin.mode) == (bucket, 4, 2, 0, "latest")
+    assert origin.config["name"] == f"KV_{bucket}"
     rows = rows_of(tmp_path / "out")
     assert [(row["key"], row["value"]) for row in rows] == [("a.1", b"x"), ("b.1", b"\xff")]
     assert list(rows[0]) == list(COLUMNS)
-    assert export_files.damages(tmp_path / "out", manifest) == []
 
 
 def test_export_of_history_has_every_entry(exported, fill, raw, tmp_path):
@@ -78,29 +81,13 @@ def test_export_has_the_keys_of_its_filters(exported, fill, tmp_path):
     bucket = fill({"a.1": b"x", "a=b/c.2": b"y", "b.1": b"z", "lone": b"w"})
     made = exported(bucket, filters=("a.>", "a=b/c.*", "lone"))
     assert [row["key"] for row in rows_of(tmp_path / "out")] == ["a.1", "a=b/c.2", "lone"]
-    assert made.manifest.filters == ("a.>", "a=b/c.*", "lone")
-
-
-def test_task_that_outlives_its_export_leaves_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(export_writer, "GROUP_BYTES", 0)
-    staging = tmp_path / "out" / "_incomplete" / "1"
-    schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        shutil.rmtree(tmp_path / "out")
-        row = {"key": "a.1", "value": b"x", "revision": 1, "operation": "PUT", "created": datetime(2026, 1, 1)}
-        yield pa.RecordBatch.from_pylist([row], schema=schema)
-
-    form = ExportForm(staging=str(staging))
-    with pytest.raises(FileNotFoundError):
-        list(export_writer.write(batches(), form))
-    assert not (tmp_path / "out").exists()
+    assert made.table.origin.filters == ("a.>", "a=b/c.*", "lone")
 
 
 def test_export_of_an_empty_bucket_is_empty(exported, fill, tmp_path):
     made = exported(fill({}))
-    assert (made.manifest.rows, made.manifest.cut) == (0, 0)
-    assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
+    assert (made.table.rows, made.table.origin.cut) == (0, 0)
+    assert opened(tmp_path / "out")
 
 
 def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_path):
@@ -109,8 +96,8 @@ def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_pat
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "c", b"2")
-    made = export(engine, lambda: found, tmp_path / "out")
-    assert (made.manifest.cut, made.manifest.exact) == (2, True)
+    made = export(engine, lambda: found, TablePlace(str(tmp_path / "out")))
+    assert (made.table.origin.cut, made.table.origin.exact) == (2, True)
     assert [(row["key"], row["value"]) for row in rows_of(tmp_path / "out")] == [("a", b"1"), ("b", b"1")]
 
 
@@ -120,8 +107,8 @@ def test_export_takes_and_counts_newer_values_of_evicted_entries(engine, fill, r
     found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
-    made = export(engine, lambda: found, tmp_path / "out")
-    assert (made.manifest.cut, made.manifest.exact, made.manifest.newer) == (3, False, 2)
+    made = export(engine, lambda: found, TablePlace(str(tmp_path / "out")))
+    assert (made.table.origin.cut, made.table.origin.exact, made.table.origin.newer) == (3, False, 2)
     assert [(row["key"], row["value"]) for row in rows_of(tmp_path / "out")] == [("c", b"1"), ("a", b"2")]
 
 
@@ -144,31 +131,30 @@ def test_concurrent_writers_do_not_affect_the_cut(exported, fill, server, tmp_pa
     assert under_way.wait(120)
     made = exported(bucket)
     thread.join()
-    cut = made.manifest.cut
+    cut = made.table.origin.cut
     assert cut
-    assert made.manifest.exact
+    assert made.table.origin.exact
     assert [row["revision"] for row in rows_of(tmp_path / "out")] == list(range(cut - count + 1, cut + 1))
     assert all(row["value"] == b"%d" % row["revision"] for row in rows_of(tmp_path / "out"))
 
 
-def test_overwriting_export_reports_removed_files(exported, fill, tmp_path):
+@pytest.mark.parametrize("format", stored_table.FORMATS)
+def test_overwriting_export_reports_replaced_files(exported, fill, tmp_path, format):
     bucket = fill({"a": b"1"})
-    exported(bucket)
-    with pytest.raises(ConflictError, match="contains an export"):
-        exported(bucket)
-    (tmp_path / "out" / MANIFEST).unlink()
-    with pytest.raises(ConflictError, match="not a complete export"):
-        exported(bucket)
-    again = exported(bucket, overwrite=True)
-    assert (again.removed.files, again.removed.whole) == (1, False)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {MANIFEST, "part-00000.parquet"}
+    exported(bucket, format=format)
+    with pytest.raises(ConflictError, match=r"contains an? (export|Delta table)"):
+        exported(bucket, format=format)
+    again = exported(bucket, overwrite=True, format=format)
+    assert again.removed.files == 2
+    assert opened(tmp_path / "out").format == format
+    assert [row["key"] for row in rows_of(tmp_path / "out")] == ["a"]
 
 
 def test_failed_export_leaves_the_previous_one(exported, fill, tmp_path):
     exported(fill({"a": b"1"}))
     with pytest.raises(BucketNotFound):
         exported("NOWHERE", overwrite=True)
-    assert export_files.damages(tmp_path / "out", export_files.read_manifest(tmp_path / "out")) == []
+    assert opened(tmp_path / "out")
     with pytest.raises(BucketNotFound):
         exported("NOWHERE", tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -6,42 +6,47 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import ConflictError
-from kvctl.pipeline.files import contents, export_files, target_folder
-from kvctl.pipeline.files.export_manifest import MANIFEST
+from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.capture import capture, read_checkpoint, recover_checkpoint
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import SourceOptions, parse
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.storage import TablePlace
 from tests.pipeline.killing import run_killed
 
 EXPORT = """
 import os, sys
 from pathlib import Path
-from kvctl import atomic_file
-from kvctl.pipeline.files import contents, target_folder
+from kvctl.pipeline.jobs import contents
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.spark.engine import Engine, SparkTarget
 from kvctl.pipeline.jobs import export, load
 from kvctl.pipeline.options import SourceOptions
 from tests.pipeline.killing import kill_at, kill_when
 from tests.support.raw import RawClient
 
-whom, folder, url, bucket, point = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
+whom, folder, url, bucket, point = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:6]
+format = sys.argv[6] if len(sys.argv) > 6 else "delta"
 
 def loaded():
     return raw.api("STREAM.INFO.KV_" + bucket).get("state", {}).get("messages", 0) > 1000
 
 if point == "writing":
-    kill_when(whom, lambda: any(folder.glob("_incomplete/*/part-*")))
-elif point == "staged":
-    kill_at(whom, target_folder, "staged")
+    before = set(folder.rglob("part-*"))
+    kill_when(whom, lambda: set(folder.rglob("part-*")) - before)
+elif point == "written":
+    kill_at(whom, stored_table, "publish")
 elif point == "half moved":
-    kill_at(whom, os, "replace", when=lambda _, to: Path(to).name == "part-00001.parquet")
+    kill_at(whom, TablePlace, "move", call=2)
 elif point == "moved":
-    kill_at(whom, atomic_file, "replace", when=lambda path, *_: path == folder / target_folder.MANIFEST)
+    kill_at(whom, TablePlace, "write", when=lambda _, name, data: name == stored_table.MANIFEST)
 with Engine(SparkTarget(master="local[2]")) as engine, RawClient(url) as raw:
     if point != "loading":
         options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")
-        export.export(engine, lambda: contents.of_bucket(options), folder, overwrite=True)
+        place = TablePlace(str(folder))
+        export.export(engine, lambda: contents.of_bucket(options), place, format=format, overwrite=True)
     else:
         kill_when(whom, loaded)
         load.load(engine, load.open_export(folder), SourceOptions(bucket=bucket, url=url), load.Order(create=True))
@@ -50,7 +55,7 @@ with Engine(SparkTarget(master="local[2]")) as engine, RawClient(url) as raw:
 CAPTURE = """
 import sys
 from pathlib import Path
-from kvctl.pipeline.files.capture_folder import CaptureFolder
+from kvctl.pipeline.jobs.capture_folder import CaptureFolder
 from kvctl.pipeline.jobs.capture import capture, read_checkpoint, recover_checkpoint
 from kvctl.pipeline.options import given_as, parse
 from kvctl.pipeline.spark.engine import Engine, SparkTarget
@@ -87,22 +92,30 @@ REVISIONS = 3000
 
 @pytest.mark.guarantee("pipeline-22", by="kill")
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["writing", "staged", "half moved", "moved"])
-def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(point, engine, server, fill, tmp_path):
+@pytest.mark.parametrize(
+    ("point", "format"),
+    [
+        ("writing", "delta"),
+        ("written", "delta"),
+        ("writing", "parquet"),
+        ("written", "parquet"),
+        ("half moved", "parquet"),
+        ("moved", "parquet"),
+    ],
+)
+def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(point, format, engine, server, fill, tmp_path):
     bucket = fill({f"k.{n}": b"x" * 100 for n in range(3000)})
     folder = tmp_path / "out"
-    run_killed(EXPORT, "driver", folder, server.url, bucket, point)
-    assert not (folder / MANIFEST).exists()
+    run_killed(EXPORT, "driver", folder, server.url, bucket, point, format)
     assert any(folder.rglob("part-*"))
     asked = SourceOptions(bucket=bucket, url=server.url)
     with pytest.raises(ConflictError, match="not a complete export"):
-        target_folder.check_vacant(folder, overwrite=False)
-    made = export(engine, lambda: contents.of_bucket(asked), folder, overwrite=True)
+        stored_table.occupants(TablePlace(str(folder)), overwrite=False)
+    made = export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)), format=format, overwrite=True)
     assert made.removed.files > 0
-    assert not made.removed.whole
-    assert made.manifest.rows == 3000
-    assert export_files.damages(folder, export_files.read_manifest(folder)) == []
-    assert not (folder / target_folder.STAGING).exists()
+    assert made.table.rows == 3000
+    assert stored_table.damages(stored_table.open_table(made.table.place)) == []
+    assert not (folder / stored_table.STAGING).exists()
 
 
 @pytest.mark.slow
@@ -113,9 +126,9 @@ def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_be
     bucket = fill({f"k.{n}": b"x" * 1000 for n in range(20_000)})
     asked = SourceOptions(bucket=bucket, url=server.url)
     folder = tmp_path / "out"
-    export(engine, lambda: contents.of_bucket(asked), folder)
+    export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)))
     run_killed(EXPORT, whom, folder, server.url, bucket, "writing")  # a task is tried again
-    assert export_files.damages(folder, export_files.read_manifest(folder)) == []
+    assert stored_table.damages(stored_table.open_table(TablePlace(str(folder)))) == []
 
 
 @pytest.mark.slow
@@ -126,7 +139,7 @@ async def test_a_load_that_is_killed_completes_when_it_is_run_again(
     bucket = fill({f"k.{n}": b"%d" % n for n in range(20_000)}, max_msgs_per_subject=5)
     folder = tmp_path / "out"
     asked = SourceOptions(bucket=bucket, url=server.url)
-    export(engine, lambda: contents.of_bucket(asked), folder)
+    export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)))
     copy = unique()
     run_killed(EXPORT, whom, folder, server.url, copy, "loading")
     load(engine, open_export(folder), SourceOptions(bucket=copy, url=server.url), Order(create=True))

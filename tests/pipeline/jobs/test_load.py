@@ -7,13 +7,14 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, HazardRefused, NoServer, NotFoundError, UsageError
-from kvctl.pipeline.files import contents
+from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Input, LoadResult, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark.engine import Engine
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.server import Server
-from tests.pipeline.files.test_file_rows import ODD
+from tests.pipeline.tables.test_file_rows import ODD
 from tests.support.differences import differences
 
 ROLLUP = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
@@ -29,7 +30,7 @@ class Files:
 
     def export(self, bucket: str, mode: str = "latest") -> None:
         options = SourceOptions(bucket=bucket, url=self._url, mode=mode)
-        export(self.engine, lambda: contents.of_bucket(options), self.folder)
+        export(self.engine, lambda: contents.of_bucket(options), TablePlace(str(self.folder)))
 
     def load(
         self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object
@@ -180,7 +181,7 @@ def test_invalid_load_is_refused_before_anything_is_written(pipeline, fill, raw,
     (tmp_path / "t.bin").write_bytes(b"")
     with pytest.raises(UsageError, match="Unknown format"):
         open_table(tmp_path / "t.bin", key="a", value="b")
-    part = pipeline.folder / open_export(pipeline.folder).manifest.files[0].name  # type: ignore[union-attr]
+    part = pipeline.folder / open_export(pipeline.folder).table.parts[0].name  # type: ignore[union-attr]
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(ConflictError, match="is damaged"):
         pipeline.load(other)

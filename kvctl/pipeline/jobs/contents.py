@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.files.file_rows import COLUMNS
 from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.tables.parts import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,11 +9,13 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame
 
 from kvctl.errors import UsageError
-from kvctl.pipeline.files import export_writer, file_rows
-from kvctl.pipeline.files.export_files import data_files
-from kvctl.pipeline.files.export_manifest import ExportManifest, Part
-from kvctl.pipeline.files.export_writer import ExportForm
 from kvctl.pipeline.spark.tasks import over_rows
+from kvctl.pipeline.tables import file_rows
+from kvctl.pipeline.tables import parts as table_parts
+from kvctl.pipeline.tables.parts import COLUMNS, PartForm
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import DELTA, StoredTable
+from tests.pipeline.tables.test_stored_table import origin_of
 
 ODD = [
     *b'| |  lead|trail \t|\0|#c|\\|"|""|\\"|a"b|a\\"b,c|,|x\\|\r|\n|\r\n|a\nb|null|NaN|1.0|true|\x7f'.split(b"|"),
@@ -26,23 +28,12 @@ ODD = [
 """Among them two of a megabyte; base64 of the first has more characters than MIME puts into a line."""
 
 
-def write(rows: DataFrame, folder: Path) -> ExportManifest:
-    """Write rows as an export does, in a task for each partition; return a manifest of the files."""
-    form = ExportForm(staging=str(folder), history=True)
-    over_rows(rows.select(*file_rows.COLUMNS), partial(export_writer.write, form=form))
-    return ExportManifest(
-        bucket="B",
-        incarnation="",
-        config={},
-        cut=1,
-        mode="latest",
-        format="parquet",
-        columns=file_rows.COLUMNS,
-        created="",
-        rows=0,
-        bytes=0,
-        files=tuple(Part(path.name, 1, 1, "") for path in data_files(folder)),
-    )
+def write(rows: DataFrame, folder: Path) -> StoredTable:
+    """Write rows as an export does, in a task for each partition; return a table of the files."""
+    place = TablePlace(str(folder))
+    written = over_rows(rows.select(*COLUMNS), partial(table_parts.write, form=PartForm.of(place)))
+    files = tuple(part for one in written for part in one.parts)
+    return StoredTable(place, DELTA, origin_of(columns=COLUMNS), files)
 
 
 def values() -> list[bytes]:
@@ -68,9 +59,9 @@ def rows(spark):
 @pytest.mark.guarantee("pipeline-21")
 def test_values_come_back_byte_for_byte(rows, spark, tmp_path):
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
-    manifest = write(rows, folder)
-    assert len(manifest.files) == 2
-    found = sorted(file_rows.read(spark, folder, manifest).collect(), key=lambda row: row.revision)
+    table = write(rows, folder)
+    assert len(table.parts) == 2
+    found = sorted(file_rows.read(spark, table).collect(), key=lambda row: row.revision)
     assert [bytes(row.value) for row in found] == values()
     assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
     assert {row.operation for row in found} == {"PUT"}
@@ -83,7 +74,7 @@ def test_marker_has_no_value(spark, tmp_path):
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
     manifest = write(frame.coalesce(1), tmp_path / "out")
-    read = file_rows.read(spark, tmp_path / "out", manifest).orderBy("key").collect()
+    read = file_rows.read(spark, manifest).orderBy("key").collect()
     assert [row.value for row in read] == [None, b"x", b""]
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvctl.errors import UsageError
 from kvctl.phrases import quoted
-from kvctl.pipeline.files.export_files import data_files
-from kvctl.pipeline.files.export_manifest import ExportManifest
+from kvctl.pipeline.tables.stored_table import StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS = ("key", "value", "revision", "created", "operation", "ttl", "headers")
-"""Columns of an entry in a file, as in the data source; ttl is the time left at the export."""
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
 """Columns that are read back."""
 EXTENSIONS = {
@@ -45,10 +42,11 @@ _TTL = "if(lower(cast(ttl as string)) = 'never', double('Infinity'), try_cast(tt
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 
 
-def read(spark: SparkSession, folder: Path, manifest: ExportManifest) -> DataFrame:
+def read(spark: SparkSession, table: StoredTable) -> DataFrame:
     """Read the rows of an export, with columns of the data source except `created` and empty columns."""
-    wanted = [name for name in READ if name in manifest.columns]
-    paths = [literal(folder / part.name) for part in manifest.files if part.rows]
+    wanted = [name for name in READ if name in table.origin.columns]
+    folder = Path(table.place.uri)
+    paths = [literal(folder / part.name) for part in table.parts if part.rows]
     rows = spark.read.schema(_SCHEMA).parquet(*paths) if paths else spark.createDataFrame([], _SCHEMA)
     return rows.select(*wanted)
 
@@ -110,6 +108,23 @@ def format_of(path: Path) -> str | None:
     """Return the format given by the extension of a file, or of a folder's first file."""
     first = path if path.is_file() else next(data_files(path), path)
     return EXTENSIONS.get(first.suffix.lower())
+
+
+def data_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that readers take for data: no name, or folder name, begins with `_` or `.`."""
+    yield from _data_files(folder, frozenset({folder.resolve()}))
+
+
+def _data_files(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """Yield them through linked folders, too, as Spark does; links to folders above are not followed."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
+    except OSError:
+        return
+    yield from (path for path in paths if not path.is_dir())
+    for path in paths:
+        if path.is_dir() and (place := path.resolve()) not in above:
+            yield from _data_files(path, above | {place})
 
 
 def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:

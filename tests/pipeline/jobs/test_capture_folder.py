@@ -13,13 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, StreamReplaced, UsageError
-from kvctl.pipeline.files import capture_folder
-from kvctl.pipeline.files.capture_folder import STATE, CaptureFolder, CaptureState, Piece
-from kvctl.pipeline.files.export_manifest import Part
-from kvctl.pipeline.files.target_folder import StagedFile, take_over
+from kvctl.pipeline.jobs import capture_folder
 from kvctl.pipeline.jobs.capture import write_pieces
+from kvctl.pipeline.jobs.capture_folder import STATE, CaptureFolder, CaptureState, Piece
 from kvctl.pipeline.jobs.compact import take_place
-from tests.pipeline.files.test_export_manifest import manifest_of
 
 LIFE = "2026-01-31T12:00:00Z"
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,14 +81,6 @@ def test_every_folder_that_files_are_renamed_into_is_flushed(folder, tmp_path, m
     state = folder.publish(folder.existing(), written(folder, rows([1, 2, 3], NEW_YEAR - timedelta(hours=2))), "Q")
     assert not disk.unsafe
     folder.publish(state, written(folder, rows([4])), "Q")
-    assert not disk.unsafe
-    export = tmp_path / "export"
-    paths = [export / "_incomplete" / name for name in ("one", "two")]
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(path.name)
-    parts = [Part(f"{path.name}.parquet", 1, 1, "") for path in paths]
-    take_over(export, [StagedFile(*item) for item in zip(paths, parts, strict=True)], manifest_of(parts))
     assert not disk.unsafe
     (tmp_path / "new").mkdir()
     take_place(tmp_path / "place", tmp_path / "new")

@@ -1,1 +1,0 @@
-"""Files of exports and captures, and their manifests."""

@@ -1,0 +1,256 @@
+"""Stored tables, Delta and Parquet: publishing, opening, and detection of every change of their files."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.pipeline.jobs.export import table_schema
+from kvctl.pipeline.tables import parts as table_parts
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.origin import Part, TableOrigin, decode, encode
+from kvctl.pipeline.tables.parts import PartForm, WrittenRows
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import DELTA, MANIFEST, PARQUET, STAGING, StoredTable
+
+LIFE = "2026-11-21T00:00:00Z"
+
+
+def origin_of(**fields: Any) -> TableOrigin:
+    known = {"kind": "export", "bucket": "ORDERS", "incarnation": LIFE, "config": {"name": "KV_ORDERS"}, "cut": 17}
+    return TableOrigin(**{**known, "mode": "latest", "filters": ("a.>",), "created": LIFE, **fields})
+
+
+def batch(*revisions: int, value: bytes = b"x") -> pa.RecordBatch:
+    """Rows of these revisions."""
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    row = {"value": value, "created": at, "operation": "PUT"}
+    return pa.RecordBatch.from_pylist(
+        [{"key": f"k{number}", "revision": number, **row} for number in revisions], schema=table_schema()
+    )
+
+
+def written(place: TablePlace, *batches: pa.RecordBatch, **settings: Any) -> WrittenRows:
+    """Files as one task writes them."""
+    (found,) = table_parts.write(batches, PartForm.of(place, **settings))
+    return found
+
+
+def stored(folder: Path, format: str, *groups: list[int], overwrite: bool = False) -> StoredTable:
+    """A table with a file for each group of revisions."""
+    place = TablePlace(str(folder))
+    stored_table.occupants(place, overwrite=overwrite)
+    staging = STAGING if format == PARQUET else ""
+    files = [part for group in groups for part in written(place, batch(*group), folder=staging).parts]
+    return stored_table.publish(place, format, table_schema(), origin_of(), files, overwrite=overwrite)
+
+
+@pytest.fixture(params=[DELTA, PARQUET])
+def table(request, tmp_path):
+    """A table of three files."""
+    return stored(tmp_path / "table", request.param, [1], [2, 3], [4, 5, 6])
+
+
+@pytest.fixture
+def folder(table):
+    """The folder of the table."""
+    return Path(table.place.uri)
+
+
+def test_published_table_opens_as_it_was_written(table):
+    found = stored_table.open_table(table.place)
+    assert {part.name: (part.bytes, part.rows, part.sha256) for part in found.parts} == {
+        part.name: (part.bytes, part.rows, part.sha256) for part in table.parts
+    }
+    assert (found.origin, found.format, found.version, found.rows) == (table.origin, table.format, table.version, 6)
+    assert stored_table.damages(found) == []
+    assert not (Path(table.place.uri) / STAGING).exists()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+
+
+def link(path: Path) -> None:
+    path.rename(path.parents[1] / "moved")
+    path.symlink_to(path.parents[1] / "moved")
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "flipped": (flip, "changed"),
+    "truncated": (lambda path: os.truncate(path, 5), "truncated"),
+    "emptied": (lambda path: os.truncate(path, 0), "truncated"),
+    "appended": (lambda path: path.open("ab").write(b"{}\n"), "longer"),
+    "removed": (Path.unlink, "missing"),
+    "linked": (link, "missing"),
+    "a folder in its place": (folder_instead, "missing"),
+}
+
+
+@pytest.mark.guarantee("pipeline-23")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_and_named(damage, table, folder):
+    do, problem = DAMAGES[damage]
+    name = table.parts[1].name
+    do(folder / name)
+    found = {item.problem for item in stored_table.damages(stored_table.open_table(table.place)) if item.file == name}
+    assert problem in found
+    with pytest.raises(ConflictError, match=name):
+        stored_table.require_whole(table)
+
+
+@pytest.mark.guarantee("pipeline-23")
+@pytest.mark.parametrize("name", ["part-9.parquet", "below/part-9.parquet"])
+def test_foreign_file_is_found(name, table, folder):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"x")
+    assert [(item.file, item.problem) for item in stored_table.damages(table)] == [(name, "extra")]
+
+
+def test_file_that_delta_rs_wrote_is_read_completely(tmp_path):
+    table = stored(tmp_path / "table", DELTA, [1])
+    data = pq.read_table(tmp_path / "table" / table.parts[0].name)
+    pq.write_table(data, tmp_path / "table" / "own.parquet")
+    part = Part("own.parquet", (tmp_path / "table" / "own.parquet").stat().st_size, 1, None)
+    assert stored_table.damages(replace(table, parts=(part,))) == []
+    assert [item.problem for item in stored_table.damages(replace(table, parts=(replace(part, rows=2),)))] == [
+        "changed"
+    ]
+    (tmp_path / "table" / "own.parquet").write_bytes(bytes(part.bytes))
+    assert [item.problem for item in stored_table.damages(replace(table, parts=(part,)))] == ["changed"]
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 1500, 997))
+def test_changed_manifest_is_refused(bit, tmp_path):
+    table = stored(tmp_path / "table", PARQUET, [1])
+    path = tmp_path / "table" / MANIFEST
+    data = bytearray(path.read_bytes())
+    data[bit // 8 % (len(data) - 1)] ^= 1 << bit % 8
+    path.write_bytes(data)
+    with pytest.raises(ConflictError):
+        stored_table.open_table(table.place)
+
+
+def test_newer_origin_is_refused_by_its_version():
+    document = json.loads(encode(origin_of()))
+    with pytest.raises(ConflictError, match="has version 2, but this kvctl supports 1"):
+        decode(json.dumps({**document, "version": 2}), "x")
+    with pytest.raises(ConflictError, match="has been changed"):
+        decode(json.dumps({**document, "cut": 18}), "x")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../part.json", "a/b", ".a", "_a", "a\\b", ""])
+def test_origin_names_no_files_elsewhere(name):
+    with pytest.raises(ConflictError, match="names the file"):
+        decode(encode(origin_of(), [Part(name, 1, 1, "00")]), "x")
+
+
+def test_log_names_no_files_elsewhere(tmp_path):
+    table = stored(tmp_path / "table", DELTA, [1])
+    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace(table.parts[0].name, "..%2Fsecret.parquet"))
+    with pytest.raises(ConflictError, match=r"names the file|damaged"):
+        stored_table.open_table(table.place)
+
+
+def test_folder_without_a_table_is_none(tmp_path):
+    with pytest.raises(NotFoundError, match="does not exist"):
+        stored_table.open_table(TablePlace(str(tmp_path / "nowhere")))
+    with pytest.raises(ConflictError, match="is not a complete export"):
+        stored_table.open_table(TablePlace(str(tmp_path)))
+
+
+def test_foreign_delta_table_is_refused(tmp_path):
+    from deltalake import write_deltalake
+
+    write_deltalake(tmp_path / "table", batch(1))
+    with pytest.raises(ConflictError, match="kvctl did not write"):
+        stored_table.open_table(TablePlace(str(tmp_path / "table")))
+
+
+def test_occupied_place_requires_overwrite(table, folder, tmp_path, monkeypatch):
+    with pytest.raises(ConflictError, match=r"contains (an export|a Delta table)"):
+        stored_table.occupants(table.place, overwrite=False)
+    assert stored_table.occupants(table.place, overwrite=True).files == len(table.place.listing())
+    (tmp_path / "empty").mkdir()
+    assert not stored_table.occupants(TablePlace(str(tmp_path / "empty")), overwrite=False).files
+    with pytest.raises(ConflictError, match="not a complete export"):
+        stored_table.occupants(TablePlace(str(tmp_path)), overwrite=False)
+    with pytest.raises(UsageError, match="is not a folder"):
+        stored_table.occupants(TablePlace(str(folder / table.parts[0].name)), overwrite=True)
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match="Refusing to empty"):
+        stored_table.occupants(TablePlace(str(tmp_path)), overwrite=True)
+
+
+@pytest.mark.parametrize("before", [DELTA, PARQUET, "files"])
+@pytest.mark.parametrize("after", [DELTA, PARQUET])
+def test_overwriting_replaces_whatever_was_there(before, after, tmp_path):
+    folder = tmp_path / "table"
+    if before == "files":
+        (folder / "day=1").mkdir(parents=True)
+        (folder / "day=1" / "mine.parquet").write_bytes(b"x")
+    else:
+        stored(folder, before, [1], [2])
+    stored(folder, after, [3, 4], overwrite=True)
+    found = stored_table.open_table(TablePlace(str(folder)))
+    assert (found.format, found.rows) == (after, 2)
+    assert stored_table.damages(found) == []
+    assert not (folder / "day=1").exists()
+    if before == after == DELTA:
+        assert found.version == 1
+
+
+def test_failed_job_leaves_only_what_was_there(tmp_path):
+    table = stored(tmp_path / "table", DELTA, [1])
+    before = table.place.listing()
+    form = PartForm.of(table.place)
+    list(table_parts.write([batch(2)], form))
+    stored_table.discard(table.place, form.job)
+    assert table.place.listing() == before
+    new = TablePlace(str(tmp_path / "new"))
+    form = PartForm.of(new, folder=STAGING)
+    list(table_parts.write([batch(2)], form))
+    stored_table.discard(new, form.job)
+    assert not (tmp_path / "new").exists()
+
+
+def test_statistics_find_rows_by_key_and_time(tmp_path):
+    from deltalake import DeltaTable
+
+    stored(tmp_path / "table", DELTA, [1, 2], [8, 9])
+    actions = pa.table(DeltaTable(tmp_path / "table").get_add_actions(flatten=True)).to_pylist()
+    assert sorted((row["min.key"], row["max.revision"], row["min.created"].hour) for row in actions) == [
+        ("k1", 2, 12),
+        ("k8", 9, 12),
+    ]
+
+
+def test_a_file_is_limited_in_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_parts, "GROUP_BYTES", 1)
+    monkeypatch.setattr(table_parts, "FILE_BYTES", 1)
+    found = written(TablePlace(str(tmp_path / "table")), batch(1), batch(2, 3))
+    assert [part.rows for part in found.parts] == [1, 2]
+
+
+def test_concurrent_creations_make_one_table(tmp_path):
+    place = TablePlace(str(tmp_path / "table"))
+    stored(tmp_path / "table", DELTA, [1])
+    with pytest.raises(ConflictError, match="created by another process"):
+        KvTable.create(place, table_schema(), origin_of(), [])
