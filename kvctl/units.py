@@ -226,7 +226,11 @@ def format_time(nanoseconds: int) -> str:
 
 def format_age(nanoseconds: int, now_ns: int | None = None) -> str:
     """Format an age for people: `3m ago`, `2 days ago`."""
-    seconds = ((time.time_ns() if now_ns is None else now_ns) - nanoseconds) / SECOND_NS
+    return format_elapsed(((time.time_ns() if now_ns is None else now_ns) - nanoseconds) / SECOND_NS)
+
+
+def format_elapsed(seconds: float) -> str:
+    """Format the seconds since something happened, in the largest unit: `3m ago`, `2 days ago`."""
     if seconds < 1:
         return "just now"
     for unit, size in ((" year", 31536000), (" day", 86400), ("h", 3600), ("m", 60)):

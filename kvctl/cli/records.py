@@ -132,7 +132,7 @@ STATUS = record(
     "replica stream kind context domain cluster origin origin_stream origin_context origin_domain origin_api "
     "origin_cluster keys state lag last_seen error revision origin_revision created origin_created evidence "
     "prefix map transforms",
-    "replica origin kind state lag last_seen keys lands_as revision origin_revision=origin_at cluster domain "
+    "replica origin kind state lag last_seen keys lands_as=land_as revision origin_revision=origin_at cluster domain "
     "context origin_domain evidence",
 )
 TRACE = record(

@@ -169,7 +169,7 @@ class _Top:
         self._reading: asyncio.Future[None] | None = None
         self._opening: asyncio.Future[str] | None = None
         """First reading of the page that is open."""
-        self._changed = True
+        self._changed = False
         """True if the screen must be drawn."""
         self._read_at = ""
         """Time of the last reading that succeeded."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvctl.phrases import counted
 from kvctl.render.view import Column, Line, Row, age_text, duration_text, elapsed_text, size_text
+from kvctl.units import format_elapsed
 
 _HEALTH_STYLES = {
     "ok": "green",
@@ -73,7 +74,7 @@ def spark_text(numbers: Sequence[float]) -> str:
 
 def last_seen_text(seconds: float) -> str:
     """Format the seconds since a message: `3s ago`."""
-    return "just now" if seconds < 1.5 else f"{duration_text(int(seconds))} ago"
+    return "just now" if seconds < 1.5 else format_elapsed(seconds)
 
 
 def title_line(name: str, *facts: str | None, state: str | None = None) -> Line:
@@ -148,6 +149,8 @@ FIELDS: dict[str, Column] = {
         Column("origins", text=origins_text),
         Column("seconds", "Time", text=elapsed_text),
         Column("state", text=health_text, style=health_style, keep=True),
+        Column("taken", "Keys", text=lambda taken: taken or "all", yields=1),
+        Column("lands_as", "Land as", text=lambda lands: lands or "as they are", yields=1),
         Column("ttl", text=lambda ttl: ttl if ttl == "never" else duration_text(ttl), right=True),
         Column("value", flex=True),
         Column("values", "Entries", text=number_text, right=True),

@@ -1,11 +1,15 @@
 """Cards and reports, as text."""
 
+import re
+import time
+
 import pytest
 
 from kvctl.render.cards import Card, Sentence, TextReport, report_text
-from kvctl.render.fields import bar_text, columns, health_text, number_text, spark_text
+from kvctl.render.fields import bar_text, columns, health_text, last_seen_text, number_text, spark_text
 from kvctl.render.text_table import DetailsWriter
 from kvctl.render.view import Column, View, document
+from kvctl.units import format_age
 
 BAR = Column("part", "", text=bar_text, bar=True, yields=1)
 LINKS = columns("replica state lag part", part=BAR)
@@ -91,3 +95,11 @@ def test_texts_of_values():
     shown = {state: health_text(state) for state in ("ok", "behind", "unconfirmed", "stalled")}
     assert shown == {"ok": "✓ ok", "behind": "▲ behind", "unconfirmed": "? unconfirmed", "stalled": "✗ stalled"}
     assert number_text(10006) == "10,006"
+
+
+def test_ages_have_one_unit_wherever_they_come_from():
+    now = time.time_ns()
+    for seconds in (3, 61, 481, 900, 3700, 90_000, 40_000_000):
+        shown = last_seen_text(seconds)
+        assert shown == format_age(now - seconds * 10**9, now)
+        assert len(re.findall(r"\d+", shown)) == 1

@@ -380,6 +380,6 @@ _FOLLOWS = "state lag last_revision recreated last_seen error"
 _RECREATED = Column("recreated", "Origin", text=lambda yes: "recreated" if yes else "", style="red")
 _LAST_REVISION = Column("last_revision", "revision", text=number_text, right=True, yields=2)
 _ORIGINS = columns(
-    f"name domain api taken lands_as {_FOLLOWS}", taken="Keys", recreated=_RECREATED, last_revision=_LAST_REVISION
+    f"name domain api taken lands_as {_FOLLOWS}", state="Link", recreated=_RECREATED, last_revision=_LAST_REVISION
 )
 _DEPENDENTS = columns(f"name kind {_FOLLOWS}", recreated=_RECREATED, last_revision=_LAST_REVISION)

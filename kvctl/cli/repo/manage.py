@@ -108,8 +108,9 @@ async def ls(session: Session) -> None:
 async def show(session: Session, name: Place) -> None:
     """Show a repository or a commit.
 
-    A repository is shown with its branches and tags. A ref is a branch, a tag, a commit id, or a prefix of one with at
-    least four characters. Append `~2` for the parent's parent, or `^2` for the second parent of a merge.
+    A repository is shown with its branches, what is staged on them, and its tags. A ref is a branch, a tag, a commit
+    id, or a prefix of one with at least four characters. Append `~2` for the parent's parent, or `^2` for the second
+    parent of a merge.
     """
     if is_ref(name):
         at = parse_at(name)
@@ -117,7 +118,9 @@ async def show(session: Session, name: Place) -> None:
         session.show(views.commit_document(shown, records.COMMIT.fields))
         return
     found, repository = await repositories.opened((await session.client()).api, parse_name(name))
-    session.show(views.repository_document(found, await repository.branches(), await repository.tags()))
+    branches, tags = await repository.branches(), await repository.tags()
+    rows = await views.branch_rows(repository, branches) if session.output == "table" else None
+    session.show(views.repository_document(found, branches, tags, rows))
 
 
 @command(

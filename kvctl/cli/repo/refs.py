@@ -1,6 +1,5 @@
 """`kvctl branch` and `kvctl tag`."""
 
-import asyncio
 from typing import Annotated
 
 import kvctl
@@ -25,10 +24,10 @@ from kvctl.cli.repo.options import (
     ref_argument,
     ref_option,
 )
-from kvctl.errors import ConflictError, NotFoundError
+from kvctl.errors import ConflictError
 from kvctl.phrases import counted
 from kvctl.render.fields import short
-from kvctl.render.view import Row, View, document
+from kvctl.render.view import View, document
 from kvctl.versions import refs
 
 group(
@@ -41,10 +40,6 @@ group(
 )
 
 
-CONCURRENT_BRANCHES = 16
-"""Number of branches to read concurrently."""
-
-
 @command(
     "branch ls",
     examples=["kvctl branch ls config", "kvctl branch ls config -o name"],
@@ -55,22 +50,8 @@ CONCURRENT_BRANCHES = 16
 async def branch_ls(session: Session, name: Name) -> None:
     """List branches, each with its last commit and count of staged changes."""
     repository = await open_repository(session, parse_name(name))
-    rows: list[Row] = []
-    names = sorted(await repository.branches())
-    for start in range(0, len(names), CONCURRENT_BRANCHES):
-        found = await asyncio.gather(*(_row(repository, one) for one in names[start : start + CONCURRENT_BRANCHES]))
-        rows += [row for row in found if row is not None]
+    rows = await views.branch_rows(repository, await repository.branches())
     session.show(View(columns=views.BRANCHES, rows=rows, empty="No branches"))
-
-
-async def _row(repository: "kvctl.Repository", branch: str) -> Row | None:
-    """Return the row of a branch, None if it was deleted since it was listed."""
-    try:
-        status = await repository.status(branch)
-    except NotFoundError:
-        return None
-    staged = {"staged": len(status.changes)}
-    return views.ref_row(branch, await repository.show(status.commit), staged)
 
 
 @command(

@@ -1,5 +1,6 @@
 """Views of commits, branches and differences, patches included."""
 
+import asyncio
 import difflib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from kvctl.cli import records
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.records import BRANCH_STATUS, NEW_COMMIT, REPOSITORY, REPOSITORY_ROW
+from kvctl.errors import NotFoundError
 from kvctl.kv import stream_kind
 from kvctl.phrases import counted
 from kvctl.render.escapes import escape, text_of
@@ -96,9 +98,12 @@ def repository_row(found: "catalog.ExistingRepository") -> dict[str, Any]:
 
 
 def repository_document(
-    found: "catalog.ExistingRepository", branches: Mapping[str, str], tags: Mapping[str, str]
+    found: "catalog.ExistingRepository",
+    branches: Mapping[str, str],
+    tags: Mapping[str, str],
+    details: Sequence[Row] | None = None,
 ) -> View:
-    """Build the view of one repository, with branches and tags."""
+    """Build the view of one repository, with branches and tags; `details` are rows of branches with what is staged."""
     facts = of_stream(found.info)
     row = row_of(
         REPOSITORY,
@@ -109,9 +114,8 @@ def repository_document(
         branches=named_rows(branches),
         tags=named_rows(tags),
     )
-    sections = [
-        (title, View(columns=NAMED, rows=row[title.lower()])) for title in ("Branches", "Tags") if row[title.lower()]
-    ]
+    listed = View(columns=NAMED, rows=row["branches"]) if details is None else View(columns=BRANCHES, rows=details)
+    sections = [("Branches", listed), ("Tags", View(columns=NAMED, rows=row["tags"]))]
     shown = columns("name stream replicas storage bytes created description compressed metadata")
     return document(
         row,
@@ -138,6 +142,26 @@ def named_rows(refs: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "commit": commit} for name, commit in sorted(refs.items())]
 
 
+async def branch_rows(repository: "kvctl.Repository", branches: Iterable[str]) -> list[Row]:
+    """Return the rows of branches with their commits and the number of staged changes, without those deleted since."""
+
+    async def row(branch: str) -> Row | None:
+        try:
+            status = await repository.status(branch)
+        except NotFoundError:
+            return None
+        return ref_row(branch, await repository.show(status.commit), {"staged": len(status.changes)})
+
+    rows: list[Row] = []
+    names = sorted(branches)
+    for start in range(0, len(names), CONCURRENT_BRANCHES):
+        found = await asyncio.gather(*map(row, names[start : start + CONCURRENT_BRANCHES]))
+        rows += [item for item in found if item is not None]
+    return rows
+
+
+CONCURRENT_BRANCHES = 16
+"""Number of branches that are read at the same time."""
 _REF = Column("name", style="green")
 BRANCHES = columns("name commit staged created message", name=_REF)
 TAGS = columns("name commit created message", name=_REF)

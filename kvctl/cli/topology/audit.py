@@ -264,7 +264,7 @@ def _warnings(outcome: "verdict.AuditOutcome") -> list[str]:
     pair = f"`{outcome.replica}` of `{outcome.origin}`"
     found = []
     if outcome.error is not None:
-        hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
+        hint = f". {outcome.error.hint}" if outcome.error.hint else ""
         found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
     found += [text for text in (outcome.evidence, outcome.hidden) if text]
     if outcome.collisions:

@@ -280,8 +280,6 @@ _PASSING = {"behind", "unconfirmed"}
 """States that may end by themselves."""
 _CARD = columns(
     "replica kind taken lands_as state lag part trend last_seen cluster domain context",
-    taken=Column("taken", "Keys", text=lambda taken: taken or "all", yields=1),
-    lands_as=Column("lands_as", "Land as", text=lambda lands: lands or "as they are", yields=1),
     part=Column("part", "", text=bar_text, bar=True, yields=4),
     trend=Column("trend", "", text=spark_text, bar=True, yields=2),
     cluster=Column("cluster", yields=5),

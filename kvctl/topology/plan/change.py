@@ -53,6 +53,8 @@ class ResourceChange:
     """Locations of its current origins, as far as in view."""
     follows: bool = False
     """True if it changes because an origin does, and before that one."""
+    ahead_of: tuple[str, ...] = ()
+    """Names of its origins of which it inherits a setting that changes."""
     recreated: bool = False
     """True if it is recreated: no server can change it in place, or its origin's content is replaced."""
     cascades: bool = False

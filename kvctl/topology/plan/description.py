@@ -70,7 +70,7 @@ def remarks(change: ResourceChange) -> list[str]:
         audit = f"`kvctl topology audit {change.name}` finds keys that were lost before"
         found.append(f"to replicate {names} from its first entry; {audit}")
     if change.follows:
-        origins = [name_of(source) for source in sources_of(change.config)]
+        origins = change.ahead_of or [name_of(source) for source in sources_of(change.config)]
         found.append(f"changed before its {'origin' if len(origins) == 1 else 'origins'} {quoted(origins)}")
     return [*found, *losses(change)]
 

@@ -6,12 +6,13 @@ what the origins implied before the change becomes what they imply after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from kvctl.jetstream.stream_info import SourceConfig, StreamConfig, StreamInfo, sources_of
 from kvctl.kv.config import edited
+from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.phrases import counted
@@ -145,7 +146,15 @@ class DesiredState:
             origins=tuple(item.where for item in located if item.where is not None),
             reads=tuple(where for where in reads if where is not None),
             follows=follows,
+            ahead_of=tuple(self._changing(located, configs)) if follows else (),
         )
+
+    def _changing(self, located: Sequence[OriginLocation], configs: Sequence[StreamConfig | None]) -> Iterator[str]:
+        """Yield the names of origins with a setting that replicas inherit, and that changes."""
+        for item, after in zip(located, configs, strict=True):
+            now = self._config_now(item)
+            if now and after and any(now.get(key) != after.get(key) for key in _INHERITED):
+                yield item.origin.source_stream.removeprefix(STREAM_PREFIX)
 
     def _settled(self, change: ResourceChange, fresh: StreamConfig) -> ResourceChange:
         """Return the change, recreated if necessary; decided from the file alone, so that a kill does not alter it."""

@@ -27,6 +27,7 @@ def test_commands_name_what_answers_and_what_they_wait_for(own_cluster, run):
     for name, server in servers.items():
         if name != home:
             server.stop()
+    until(lambda: run("bucket", "ls", "-s", servers[home].url).exit_code == 5, what="the cluster to have no leader")
     shown = run("bucket", "alternates", "ORDERS", "-s", servers[home].url, tty=True)
     assert "? unknown" in next(line for line in shown.out.splitlines() if " COPY " in line)
     listed = run("bucket", "ls", "-s", servers[home].url, tty=True)

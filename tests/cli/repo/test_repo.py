@@ -42,6 +42,7 @@ class TestRepositories:
 
     def test_show_lists_branches_and_tags(self, repo, snapshot):
         repo.text("tag", "create", "@v1")
+        repo.put(c="staged")
         assert repo("show", ".", tty=True) == snapshot
         shown = repo.json("repo", "show", ".")
         assert [(one["name"], one["commit"] == shown["tags"][0]["commit"]) for one in shown["branches"]] == [

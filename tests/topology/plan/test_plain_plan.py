@@ -60,7 +60,7 @@ def test_replica_follows_changes_of_its_origin():
     follows = {name: one(text, HERE, name).follows for name in "BMA"}
     assert follows == {"B": False, "M": True, "A": True}
     assert description.remarks(one(text, HERE, "M")) == ["changed before its origin `B`"]
-    assert description.remarks(one(text, HERE, "A")) == ["changed before its origins `B`, `C`"]
+    assert description.remarks(one(text, HERE, "A")) == ["changed before its origin `B`"]
     changed = one(text, HERE, "A")
     assert (changed.reads, changed.origins) == ((("", "KV_B"), ("", "KV_C")), (("", "KV_B"), ("", "KV_C")))
     assert [str(difference) for difference in changed.differences] == ["history: 1 -> 3"]
