@@ -25,7 +25,7 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.answer import parsed
+from kvctl.jetstream.answer import malformed, parsed
 from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, server_error
 from kvctl.jetstream.request_window import LONGEST_NUMBER, WINDOW, WINDOW_BYTES, Failed, RequestWindow, number_of
 from kvctl.phrases import one_line
@@ -39,15 +39,27 @@ _SEQUENCE = pattern(rb'"seq":\s*(\d{1,20})\b')
 _FOUND = pattern(r"last sequence: (\d{1,20})\b")
 
 
+class OtherStream(KvctlError):
+    """Another stream than expected stored a message; `stream` is its name."""
+
+    stream = ""
+
+
 async def publish(
-    connection: Connection, subject: str, payload: bytes, header: bytes = b"", timeout: float | None = None
+    connection: Connection,
+    subject: str,
+    payload: bytes,
+    header: bytes = b"",
+    timeout: float | None = None,
+    *,
+    stream: str | None = None,
 ) -> int:
     """Publish and wait for the stream's acknowledgement; return the sequence.
 
     While the stream is busy with another write of the subject (10164), the message is sent again until the timeout;
     each attempt gets the full time to answer, so that the outcome of the last one is known. Raises WrongRevision,
     ServerError, NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome
-    is unknown), UsageError.
+    is unknown), OtherStream if not `stream` acknowledges it, UsageError.
     """
     limit = connection.timeout if timeout is None else timeout
     deadline = time.monotonic() + limit
@@ -56,6 +68,11 @@ async def publish(
         frame = await connection.request(subject, payload, header, timeout=limit)
         found = _SEQUENCE.search(frame.payload)
         if found and b'"error"' not in frame.payload:
+            if stream is not None and b'"%b"' % stream.encode() not in frame.payload:
+                other = parsed(subject, frame.payload).get("stream")
+                if not isinstance(other, str):
+                    raise malformed(subject, "it does not name the stream")
+                raise OtherStream(f"Stream `{one_line(other)}` stored the message", stream=other)
             return int(found[1])
         error = acknowledgement_error(frame.payload)
         if not isinstance(error, Busy):

@@ -28,7 +28,7 @@ from kvctl.kv.bulk import bulk_put
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.names import check_key, check_keys, check_literal
-from kvctl.kv.oddity import RENAMED, reason
+from kvctl.kv.oddity import WRITES, refusal
 from kvctl.kv.read import as_of, bulk_get, listing
 from kvctl.kv.read import moment as moments
 from kvctl.kv.read import watch as watches
@@ -333,10 +333,9 @@ class Bucket(Handle):
 
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
-            info = self.binding.info
-            raise _absent(
-                self.name, key, reason(info["config"], RENAMED) if info else None, key not in self.unconfirmed
-            )
+            config = self.binding.info["config"] if self.binding.info else {}
+            oddity = refusal(config, WRITES)
+            raise _absent(self.name, key, oddity and oddity.evidence(config), key not in self.unconfirmed)
         if entry.operation is not Operation.PUT:
             raise _gone(entry, key not in self.unconfirmed)
         return entry

@@ -27,6 +27,7 @@ from kvctl.errors import (
     KvctlError,
     OutcomeUnknown,
     PermissionDenied,
+    RequestTimeout,
     ServerError,
     StreamNotFound,
     Unanswered,
@@ -37,10 +38,12 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.jetstream.publish import publish
+from kvctl.jetstream.publish import OtherStream, publish
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import identity as identities
 from kvctl.kv.identity import identity_of
 from kvctl.kv.resolve import Binding
+from kvctl.phrases import one_line
 from kvctl.units import NEVER, duration_seconds, parse_duration
 from kvctl.wire import encode_headers, header_value
 
@@ -105,17 +108,19 @@ async def write(
     *,
     after: int = 0,
     identity: bytes | None = None,
+    config: asyncio.Future[StreamConfig] | None = None,
 ) -> int:
     """Publish to the key's subject, with an identity, new or given; return the revision.
 
-    A lost acknowledgement is resolved at the leader by the identity; the write is above the revision `after`. Raises
+    `config` is the stream's, where it is read at the same time: it may say that nothing is acknowledged. A lost
+    acknowledgement is resolved at the leader by the identity; the write is above the revision `after`. Raises
     WrongRevision, OutcomeUnknown, NoResponders (nothing was stored), ServerError, PermissionDenied, UsageError.
     """
     if b"\r\nNats-TTL:" in header and (version := await streams.version(binding.api, binding.stream)) < TTL_SINCE:
         raise no_ttl(version)
     mark = identity or identities.new()
     marked = identities.stamped(header, mark)
-    sent = SentWrite(binding, key, mark, expected, after, _seconds_to_live(header))
+    sent = SentWrite(binding, key, mark, expected, after, _seconds_to_live(header), config=config)
     if identity is not None:
         return await _send(sent, payload, marked)
     bare = replace(sent, identity=None)
@@ -137,7 +142,11 @@ async def _send(sent: SentWrite, payload: bytes, header: bytes) -> int:
     lost: KvctlError | None = None
     while True:
         try:
-            return await publish(connection, subject, payload, header)
+            if sent.config is None:
+                return await publish(connection, subject, payload, header, stream=sent.binding.stream)
+            return await _publish(sent, subject, payload, header)
+        except OtherStream as error:
+            raise _elsewhere(sent, error) from None
         except Unanswered as error:
             lost = error
         except ServerError as error:
@@ -152,6 +161,31 @@ async def _send(sent: SentWrite, payload: bytes, header: bytes) -> int:
         if time.monotonic() > deadline:
             raise unknown(sent, lost)
         await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _publish(sent: SentWrite, subject: str, payload: bytes, header: bytes) -> int:
+    """Publish once; raise RequestTimeout as soon as the stream is known to acknowledge nothing."""
+    assert sent.config is not None
+    connection, stream = sent.binding.api.connection, sent.binding.stream
+    sending = asyncio.ensure_future(publish(connection, subject, payload, header, stream=stream))
+    try:
+        await asyncio.wait((sending, sent.config), return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done() and sent.config.result().get("no_ack"):
+            await asyncio.wait((sending,), timeout=LOOK_AGAIN_S)
+            if not sending.done():
+                raise RequestTimeout(f"Stream `{stream}` does not acknowledge writes")
+        return await sending
+    finally:
+        sending.cancel()
+
+
+def _elsewhere(sent: SentWrite, error: OtherStream) -> KvctlError:
+    """Return the error for a write that another stream stored."""
+    name = one_line(error.stream)
+    return KvctlError(
+        f"Stream `{name}` stored the write to `{sent.key}`, not the bucket `{sent.binding.bucket}`",
+        hint=f"See the subjects of both: `kvctl stream show {name}`, `kvctl stream show {sent.binding.stream}`",
+    )
 
 
 def _seconds_to_live(header: bytes) -> float:
@@ -241,6 +275,8 @@ class SentWrite:
     """A revision that the write is certainly above."""
     ttl: float = math.inf
     """Seconds after which it may have expired."""
+    config: asyncio.Future[StreamConfig] | None = None
+    """Configuration of the stream, if it is read at the same time."""
     begun: float = field(default_factory=time.monotonic)
     looked: int = 0
     """Revision up to which the key's messages have been checked."""

@@ -24,6 +24,7 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, multi_get, streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.direct_get import StoredMessage
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import conditional_write, stream_kind
 from kvctl.kv import resolve as bindings
 from kvctl.kv.entry import Entry, Operation, from_message
@@ -61,6 +62,8 @@ class Handle:
         self._located = False
         self._assumes = api.prefix == DEFAULT_PREFIX
         """True if requests for a stream that does not exist are answered: a leaf node cannot tell across domains."""
+        self._configs: dict[str, asyncio.Future[StreamConfig]] = {}
+        """Configurations of streams that were written without being known."""
         self._api = api
 
     async def locate(self, *, fresh: bool = False) -> Binding:
@@ -199,6 +202,8 @@ class Handle:
         if source.info is not None and (oddity := refusal(source.info["config"], operation)):
             text = oddity.evidence(source.info["config"])
             raise RefusedError(f"{text}; nothing was written", hint=oddity.fix(source.info["config"]))
+        if not self.fixed and key is not None:
+            source.check_heard(key)
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` does not accept writes to `{source.write_prefix}>`")
         if stream_kind.NAMES.match(source.stream) and not self.fixed:
@@ -278,9 +283,12 @@ class Handle:
         while True:
             try:
                 target, after = self.binding.source, self.own.last(key)
+                config = self._config(target)
                 revision = await conditional_write.write(
-                    target, key, value, header, expected, after=after, identity=identity
+                    target, key, value, header, expected, after=after, identity=identity, config=config
                 )
+                if config is not None:
+                    await self._check_kept(key, config)
             except NoResponders:
                 with suppress(RequestTimeout):  # no answer here either: a leader is being elected
                     await self._no_stream(key)
@@ -293,6 +301,29 @@ class Handle:
             else:
                 self.own.note(key, revision)
                 return revision
+
+    def _config(self, target: Binding) -> asyncio.Future[StreamConfig] | None:
+        """Return the configuration of the stream of a handle's first write, which is read at the same time.
+
+        None if there is nothing to check: the stream is known, or this is not the first write.
+        """
+        if self.fixed or target.info is not None:
+            return None
+        known = self._configs.get(target.stream)
+        if known is None:
+            known = self._configs[target.stream] = asyncio.ensure_future(_config_of(target))
+        elif known.done() and not known.result().get("no_ack"):
+            return None
+        return known
+
+    async def _check_kept(self, key: str, config: asyncio.Future[StreamConfig]) -> None:
+        """Raise KvctlError for an acknowledged write to a stream that does not keep it as a key, if that is known."""
+        await asyncio.wait((config,), timeout=RESOLVE_TIMEOUT)
+        stream = config.result() if config.done() else {}
+        if stream and (oddity := refusal(stream, WRITES)):
+            self._configs.pop(stream["name"], None)
+            text = f"The write to `{key}` was acknowledged, but `{self.name}` does not keep keys"
+            raise KvctlError(f"{text}: {oddity.evidence(stream)}", hint=oddity.fix(stream))
 
     async def _no_stream(self, key: str) -> None:
         """Resolve the name after a write that nobody took. Raises BucketNotFound, ReadOnly."""
@@ -327,6 +358,14 @@ class Handle:
         binding = self.binding
         asked = f"{binding.api.prefix}.CONSUMER.CREATE.{binding.stream}.kvctl-000000000000.{binding.subject(key)}"
         self._api.connection.check_message(encoded(asked), b"", b"")
+
+
+async def _config_of(target: Binding) -> StreamConfig:
+    """Return the configuration of the binding's stream; empty if it cannot be read."""
+    with suppress(KvctlError):
+        info = await streams.find(target.api, target.stream)
+        return info["config"] if info else {}
+    return {}
 
 
 def _of_a_bucket(binding: Binding) -> Binding:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import Kind, kind_of
-from kvctl.phrases import quoted
+from kvctl.phrases import counted, quoted
 
 if TYPE_CHECKING:
     from kvctl.jetstream.stream_info import StreamConfig
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 ERROR, WARNING, NOTE = "error", "warning", "note"
 WRITES, BULK = "writes", "bulk writes"
 """Operations that kvctl refuses: their entries would be lost, or nobody could tell if they were stored."""
-RENAMED = "renamed-keys"
 LONGEST_HISTORY = 64
 """Maximum history of a bucket (ADR-8)."""
 HEADER_BYTES = 150
@@ -87,6 +86,7 @@ def _facts(stream: StreamConfig) -> dict[str, object]:
         "stream": stream["name"],
         "bucket": stream["name"].removeprefix(STREAM_PREFIX),
         "keys": _keys(stream),
+        "entries": counted(max(stream.get("max_msgs_per_subject", 0), 0), "entry"),
         "others": quoted(_others(stream)) or "none",
         "origin": (stream.get("mirror") or {}).get("name", "").removeprefix(STREAM_PREFIX),
         "source": transform.get("src") or ">",
@@ -112,7 +112,7 @@ ODDITIES = (
         WRITES,
     ),
     Oddity(
-        RENAMED,
+        "renamed-keys",
         ERROR,
         _renames,
         "Stream `{stream}` stores `{source}` as `{target}`: a key is not found after a put",
@@ -145,7 +145,7 @@ ODDITIES = (
         "written-once",
         WARNING,
         lambda stream: stream.get("discard_new_per_subject"),
-        "A key with {max_msgs_per_subject} entries accepts only purges (`discard_new_per_subject`), no new values",
+        "A key with {entries} accepts only purges, no other writes (`discard_new_per_subject`)",
         _set("discard_new_per_subject=false"),
     ),
     Oddity(
@@ -244,7 +244,7 @@ ODDITIES = (
         "long-history",
         NOTE,
         lambda stream: stream.get("max_msgs_per_subject", 0) > LONGEST_HISTORY,
-        "It keeps {max_msgs_per_subject} entries of each key, and ADR-8 buckets 64 at most",
+        "It keeps {entries} of each key, and ADR-8 buckets 64 at most",
         "`kvctl bucket edit {bucket} --history 64`, which removes older ones",
         kinds=(Kind.BUCKET,),
     ),
@@ -287,9 +287,3 @@ def refusal(stream: StreamConfig, operation: str) -> Oddity | None:
     """Return the setting for which kvctl refuses an operation; None if it does not."""
     refused = {WRITES, operation}  # what no write is accepted for, no bulk write is
     return next((row for row in ODDITIES if row.refuses in refused and row.applies(stream)), None)
-
-
-def reason(stream: StreamConfig, name: str) -> str | None:
-    """Return the evidence of the setting of this name; None if the stream does not have it."""
-    found = (row for row in ODDITIES if row.name == name and row.applies(stream))
-    return next((row.evidence(stream) for row in found), None)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import BucketNotFound, KvctlError, RefusedError
+from kvctl.errors import BucketNotFound, KvctlError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.stream_info import Source
@@ -58,6 +58,23 @@ class Binding:
         subjects = [] if self.info is None else self.info["config"].get("subjects") or []
         heads = [subject.removesuffix(">") for subject in subjects]
         return not heads or any(head.startswith(self.prefix) or self.prefix.startswith(head) for head in heads)
+
+    @property
+    def takes_all_keys(self) -> bool:
+        """True if the stream has subjects for every key, as far as known."""
+        subjects = [] if self.info is None else self.info["config"].get("subjects") or []
+        heads = [subject[:-1] for subject in subjects if subject.endswith(">")]
+        return not subjects or any(self.prefix.startswith(head) for head in heads)
+
+    def check_heard(self, key: str) -> None:
+        """Raise UsageError for a key that the stream has no subject for, if that is known."""
+        if self.takes_all_keys or self.info is None:
+            return
+        if not matches(self.subject(key), tuple(self.info["config"]["subjects"])):
+            raise UsageError(
+                f"Stream `{self.stream}` does not listen on `{self.subject(key)}`; the key was not written",
+                hint=f"See its subjects with `kvctl stream show {self.stream}`",
+            )
 
     def replicates(self, key: str) -> bool:
         """Return False for a mirror whose filter leaves the key out."""

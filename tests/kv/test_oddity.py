@@ -36,7 +36,8 @@ ELSEWHERE = {"sealed", "mirror-name"}
 """Findings that other tests show."""
 
 
-def _create(raw, name, settings):
+def create(raw, name, settings):
+    """Create a stream for a bucket with these settings."""
     subjects = [subject.format(name) for subject in settings.get("subjects", ["$KV.{}.>"])]
     return raw.create_bucket(name, **{**settings, "subjects": subjects})
 
@@ -59,7 +60,7 @@ def test_ordinary_bucket_has_no_oddity(raw, unique):
 @pytest.mark.parametrize("check", CASES)
 def test_oddity_is_found_and_its_remedy_ends_it(raw, unique, server, check):
     name = unique()
-    config = _create(raw, name, CASES[check])["config"]
+    config = create(raw, name, CASES[check])["config"]
     (row,) = oddities(config)
     (finding,) = _found(raw, name)
     outside = check in ("subjects", "unlimited-history")

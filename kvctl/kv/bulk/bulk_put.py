@@ -22,7 +22,7 @@ from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.identity import Series, most_bytes
 from kvctl.kv.names import check_key
-from kvctl.kv.resolve import Binding
+from kvctl.kv.resolve import Binding, with_info
 
 if TYPE_CHECKING:
     from kvctl.kv.bucket import Bucket
@@ -56,7 +56,7 @@ async def _target(bucket: Bucket) -> tuple[Binding, StreamInfo]:
     info = None
     with suppress(PermissionDenied, Away):
         info = await streams.find(target.api, target.stream)
-    return target, info or UNREADABLE
+    return (with_info(target, info), info) if info else (target, UNREADABLE)
 
 
 class _Puts(RowWriter):
@@ -70,6 +70,7 @@ class _Puts(RowWriter):
         if info is UNREADABLE:
             self._run_rows = 1  # a run of which some rows are refused is read again, which needs the stream
         self._unchecked = UNCHECKED_VALUE if ids.fits(b"", bytes(UNCHECKED_VALUE)) else -1
+        self._narrow = not target.takes_all_keys
         self._summary = PutSummary()
         self._number = 0
         self._keys: list[str] = []
@@ -94,6 +95,8 @@ class _Puts(RowWriter):
         """Add an item to the run that is sent next. Raises UsageError."""
         try:
             check_key(key)
+            if self._narrow:
+                self._binding.check_heard(key)
             if len(value) > self._unchecked or len(key) > UNCHECKED_KEY:
                 self._connection.check_message((self._binding.write_prefix + key).encode(), b"", value)
         except UsageError:

@@ -36,7 +36,7 @@ from kvctl.kv.bulk.leader_state import LEADER_DEADLINE_S, Current
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.conditional_write import EXPECTED, TTL_SINCE
 from kvctl.kv.identity import Series
-from kvctl.kv.resolve import Binding
+from kvctl.kv.resolve import Binding, with_info
 from kvctl.tokens import encoded, unsafe
 from kvctl.wire import encode_headers, publish_frame
 
@@ -65,6 +65,8 @@ class WriteTarget:
     info: StreamInfo
     creates: bool = False
     """Whether each row is sent on condition that its key does not exist, which takes bytes of the message."""
+    narrow: bool = False
+    """Whether the stream has subjects for some keys only."""
 
     @property
     def history(self) -> int:
@@ -85,13 +87,17 @@ class WriteTarget:
                 raise UsageError(f"The bucket does not allow per-key TTLs; {remedy}")
             if streams.version_of(self.info) < TTL_SINCE:
                 raise UsageError("The server would ignore the ttl")
+        if self.narrow:
+            self.binding.check_heard(row.key)
         subject = encoded(self.binding.write_prefix + row.key)
         if size > self.unchecked or len(subject) > UNCHECKED_KEY or unsafe(subject):
             self.binding.api.connection.check_message(subject, header, row.value)
 
     @property
     def unchecked(self) -> int:
-        """Bytes of a value that need no check."""
+        """Bytes of a value that need no check; -1 where each key needs one."""
+        if self.narrow:
+            return -1
         condition = len(with_expected(b"", 0)) if self.creates else 0
         return min(UNCHECKED_VALUE, self.binding.api.connection.max_payload - condition)
 
@@ -132,7 +138,8 @@ async def target_of(bucket: Bucket, *, dry_run: bool = False) -> WriteTarget:
         raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None
     if info["config"].get("sealed"):
         raise BucketSealed(f"Bucket `{source.bucket}` is sealed: it is permanently read-only")
-    return WriteTarget(source, info)
+    source = with_info(source, info)
+    return WriteTarget(source, info, narrow=not source.takes_all_keys)
 
 
 def runs(rows: Rows, largest: int, most: int = RUN_ROWS) -> Iterator[Rows]:

@@ -22,6 +22,7 @@ from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.multi_get import next_of_each
+from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.read.listing import SubjectHashes, key_filter
 from kvctl.kv.resolve import Binding
@@ -79,8 +80,7 @@ class SnapshotReading:
         self._first = first if self._all else 1
         self.expected = expected
         """Number of messages to expect, tombstones included."""
-        # Not every subject of an aggregate is a key.
-        if not filters and not config.get("sources") and int(state["last_seq"]) == cut and self._first <= 1:
+        if not filters and _only_keys(binding, config) and int(state["last_seq"]) == cut and self._first <= 1:
             self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
         self._seen = SubjectHashes()
@@ -220,6 +220,14 @@ class SnapshotReading:
             found |= earlier
             starts = {subject: one.sequence + 1 for subject, one in earlier.items()}
         return [*found.values()]
+
+
+def _only_keys(binding: Binding, config: StreamConfig) -> bool:
+    """Return whether all messages of the stream are keys: an aggregate or another tool's stream may have others."""
+    subjects = config.get("subjects") or ()
+    return not (config.get("sources") or config.get("subject_transform")) and all(
+        subject.startswith(binding.prefix) for subject in subjects
+    )
 
 
 class _Late:

@@ -53,6 +53,8 @@ async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
     transaction.check()
     bucket.check_writable(max((change.key for change in transaction.changes), key=len))
     target = await _target(bucket)
+    for change in transaction.changes:
+        target.check_heard(change.key)
     version = streams.version_of(target.info) if target.info else TTL_SINCE
     if version < TTL_SINCE and any(change.ttl for change in transaction.changes):
         raise no_ttl(version)
@@ -87,7 +89,9 @@ def _keys(bucket: Bucket, messages: Sequence[BatchMessage]) -> list[str]:
 async def check(bucket: Bucket, transaction: Transaction) -> None:
     """See `Bucket.check`."""
     transaction.check()
-    await _target(bucket)
+    target = await _target(bucket)
+    for change in transaction.changes:
+        target.check_heard(change.key)
     await _found(bucket, transaction, leader=True)
 
 
