@@ -25,7 +25,7 @@ from kvctl.errors import (
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream.answer import malformed, parsed
+from kvctl.jetstream.answer import answer_to, parsed
 from kvctl.jetstream.api import BUSY, WRONG_LAST_SEQUENCE, server_error
 from kvctl.jetstream.request_window import LONGEST_NUMBER, WINDOW, WINDOW_BYTES, Failed, RequestWindow, number_of
 from kvctl.phrases import one_line
@@ -69,9 +69,8 @@ async def publish(
         found = _SEQUENCE.search(frame.payload)
         if found and b'"error"' not in frame.payload:
             if stream is not None and b'"%b"' % stream.encode() not in frame.payload:
-                other = parsed(subject, frame.payload).get("stream")
-                if not isinstance(other, str):
-                    raise malformed(subject, "it does not name the stream")
+                with answer_to(subject):
+                    other = str(parsed(subject, frame.payload)["stream"])
                 raise OtherStream(f"Stream `{one_line(other)}` stored the message", stream=other)
             return int(found[1])
         error = acknowledgement_error(frame.payload)

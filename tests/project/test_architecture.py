@@ -84,7 +84,7 @@ BUDGETS = {
     "versions tables": (8_615, 47),
     "pipeline": (8_260, 46),
     "cli render documents deferred phrases suggest units topics __main__": (20_980, 111),
-    "core": (19_250, 84),
+    "core": (19_370, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
