@@ -94,7 +94,9 @@ def show_config(
         return
     change = description.of_stream(config, live)
     lines, effects = _lines(description.differences(change)), [*description.remarks(change), *remarks]
-    show_planned(session, str(change.action), what, document(config), lines, effects, needed)
+    # A name that other commands take, not that of the stream.
+    view = document({"name": change.name} if session.output == "name" else config)
+    show_planned(session, str(change.action), what, view, lines, effects, needed)
 
 
 def show_deletion(

@@ -369,14 +369,15 @@ async def _pause(session: Session, stream: str, consumer: str, end_ns: int | Non
     else:
         await handle.pause(end_ns)
     until = format_time(end_ns) if end_ns is not None else None
+    shown = f"{until[:19]}Z" if until else ""
     row = {"stream": stream, "name": consumer, "paused": until is not None, "until": until}
     if dry_run:
-        paused = [("paused", f"until {until}" if until else "no")]
+        paused = [("paused", f"until {shown}" if shown else "no")]
         show_planned(
             session, "change", f"consumer `{consumer}` of stream `{stream}`", document(row, name="name"), paused
         )
         return
-    text = f"Paused consumer `{consumer}` until {until}" if until else f"Resumed consumer `{consumer}`"
+    text = f"Paused consumer `{consumer}` until {shown}" if shown else f"Resumed consumer `{consumer}`"
     show_result(session, row, text, name="name")
 
 

@@ -200,7 +200,13 @@ async def tag_create(
     """
     place = parse_tag(at)
     hint = f"Choose another name, or delete the tag with `kvctl tag delete {place}`"
-    await _create(session, place, ref, "tag", hint, dry_run=dry_run)
+    try:
+        await _create(session, place, ref, "tag", hint, dry_run=dry_run)
+    except refs.RefNotFound as error:
+        branches = await (await open_repository(session, place.repository)).branches()
+        if place.ref in branches and At(place.repository, ref).is_name:  # `NAME@BRANCH TAG`, the wrong way round
+            error.hint = f"To tag `{place.ref}`: `kvctl tag create {place.repository}@{ref} {place.ref}`"
+        raise
 
 
 @command("tag delete", examples=["kvctl tag delete config@v1"], see=["tag ls"], prints=(REF_CHANGE, CHANGE))

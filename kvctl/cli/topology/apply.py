@@ -11,7 +11,7 @@ from kvctl.cli.app.options import DryRun, Force, Yes, argument, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import warn_of_hazards
 from kvctl.cli.records import APPLIED_CHANGE, PLAN, PLANNED_CHANGE
-from kvctl.cli.topology.file import File, OptionalFile, open_places, read_document
+from kvctl.cli.topology.file import GivenFile, OptionalFile, content_of, one_file, open_places, read_document
 from kvctl.cli.topology.plan import Prune, change_row, plan_document, plan_text, say, show_plan
 from kvctl.cli.topology.replicas import NoWait, WaitFor
 from kvctl.errors import ConflictError, UsageError
@@ -37,6 +37,7 @@ _COLUMNS = columns("action kind name place outcome differences")
     "topology apply",
     examples=[
         "kvctl topology apply -f topology.yaml",
+        "kvctl topology apply topology.yaml --dry-run",
         "kvctl topology apply topology.plan --yes",
         "kvctl topology apply -f topology.yaml --prune --yes --confirm ORDERS",
     ],
@@ -47,7 +48,9 @@ _COLUMNS = columns("action kind name place outcome differences")
 )
 async def apply(
     session: Session,
-    plan: Annotated[str | None, argument("PLAN", "Saved plan, written by `topology plan --out`")] = None,
+    given: Annotated[
+        str | None, argument("PLAN|FILE", "Saved plan, written by `topology plan --out`, or a topology file")
+    ] = None,
     file: OptionalFile = None,
     prune: Prune = False,
     yes: Yes = False,
@@ -72,7 +75,7 @@ async def apply(
     If a step fails after others were applied, the exit code is 7. After a failure or an interruption, run the command
     again: it continues where it stopped. A second run changes nothing.
     """
-    chosen, found, apis = await _planned(session, plan, file, prune=prune)
+    chosen, found, apis = await _planned(session, given, file, prune=prune)
     forced = [*(force or ()), *chosen.forced]
     say(session, found, prune=chosen.prune)
     if dry_run:
@@ -92,13 +95,15 @@ async def apply(
 
 
 async def _planned(
-    session: Session, plan: str | None, file: str | None, *, prune: bool
+    session: Session, given: str | None, file: str | None, *, prune: bool
 ) -> "tuple[saved.SavedPlan, plan_change.TopologyPlan, Mapping[str, jetstream_api.Api]]":
     """Plan the file, or what a saved plan leaves to do. Raises UsageError, ConflictError if that is stale."""
-    if (plan is None) == (file is None):
-        raise UsageError("Give a saved plan, or `--file FILE`", hint="`kvctl topology apply -f topology.yaml`")
-    if file is not None:
-        document = read_document(session, file)
+    if (given is None) == (file is None):
+        raise UsageError("Give a saved plan or a topology file", hint="`kvctl topology apply topology.yaml`")
+    name = given or file or ""
+    content = content_of(session, name)
+    if file is not None or not saved.is_plan(content):
+        document = read_document(session, name, content)
         topology = model_file.read_topology(document)
         apis = await open_places(session, topology)
         found = await planner.plan(topology, apis, prune=prune)
@@ -107,8 +112,7 @@ async def _planned(
         raise UsageError(
             "`--prune` is set when the plan is created", hint="`kvctl topology plan -f FILE --prune --out PLAN`"
         )
-    assert plan is not None
-    loaded = saved.load(session.read_input(plan), plan)
+    loaded = saved.load(content, name)
     apis = await open_places(session, loaded.topology())
     _require_same_servers(loaded.addresses, saved.addresses(apis))
     return loaded, await saved.renewed(loaded, apis), apis
@@ -250,7 +254,7 @@ def _past(found: "plan_change.TopologyPlan") -> str:
 
 @command(
     "topology destroy",
-    examples=["kvctl topology destroy -f topology.yaml --dry-run", "kvctl topology destroy -f topology.yaml"],
+    examples=["kvctl topology destroy topology.yaml --dry-run", "kvctl topology destroy -f topology.yaml"],
     see=["topology apply", "help deploying", "help confirmation"],
     prints=(APPLIED_CHANGE, PLANNED_CHANGE, PLAN),
     forces=lambda: plan_hazards.OF_PLANS,
@@ -258,7 +262,8 @@ def _past(found: "plan_change.TopologyPlan") -> str:
 )
 async def destroy(
     session: Session,
-    file: File,
+    given: GivenFile = None,
+    file: OptionalFile = None,
     yes: Yes = False,
     confirm: Annotated[
         list[str] | None, option("--confirm", "NAME", "Confirm the deletion of what others replicate; repeatable")
@@ -274,6 +279,7 @@ async def destroy(
 
     If a deletion fails after others were made, the exit code is 7. Run the command again to complete it.
     """
+    file = one_file(given, file, "destroy")
     topology = model_file.read_topology(read_document(session, file))
     apis = await open_places(session, topology)
     found = await planner.destruction(topology, apis)

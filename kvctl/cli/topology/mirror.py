@@ -10,6 +10,7 @@ from kvctl.cli.bucket import manage
 from kvctl.cli.bucket.options import Given, clear_option, setting_options
 from kvctl.cli.flows import confirm_named, show_config, show_result
 from kvctl.cli.topology.replicas import DenyPurge, NoWait, WaitFor, build, list_replicas, show_replica
+from kvctl.errors import UsageError
 from kvctl.jetstream import api as jetstream_api
 from kvctl.phrases import counted
 from kvctl.topology.apply import builders
@@ -29,7 +30,7 @@ group(
 
 NewName = Annotated[str, argument("NAME", "Name: letters, digits, `_` and `-`, without prefix `KV_`")]
 Name = Annotated[str, argument("NAME", "Name of the mirror", live("buckets", kinds=("mirror",)))]
-Origin = Annotated[str, option("--origin", "BUCKET", "Bucket to replicate", bucket_names)]
+Origin = Annotated[str | None, option("--origin", "BUCKET", "Bucket to replicate", bucket_names)]
 OriginDomain = Annotated[str | None, option("--origin-domain", "NAME", "JetStream domain of the origin")]
 OriginApi = Annotated[
     str | None, option("--origin-api", "PREFIX", "Prefix under which this account imports the origin's API")
@@ -53,7 +54,8 @@ Keys = Annotated[list[str] | None, option("--keys", "FILTER", "Keys to replicate
 async def create(
     session: Session,
     name: NewName,
-    origin: Origin,
+    given: Annotated[str | None, argument("ORIGIN", "Bucket to replicate, as with --origin", bucket_names)] = None,
+    origin: Origin = None,
     origin_domain: OriginDomain = None,
     origin_api: OriginApi = None,
     deliver: Deliver = None,
@@ -77,8 +79,10 @@ async def create(
     A mirror of some keys (--keys) would answer reads of all other keys with `not found`. It is refused where it can
     answer reads of its origin: use an aggregate with one origin instead.
     """
+    if (given is None) == (origin is None):
+        raise UsageError("Give the origin of the mirror", hint=f"`kvctl mirror create {name} --origin BUCKET`")
     external = notation.external(origin_domain, origin_api, deliver)
-    wanted = origins.Origin(origin, keys=tuple(keys or ()), external=external)
+    wanted = origins.Origin(given or origin or "", keys=tuple(keys or ()), external=external)
     mirror = origins.Mirror(name, wanted, deny_purge=deny_purge, **settings)
     mirror.to_stream()  # usage errors are raised before anything is sent
     plan = await builders.plan_mirror((await session.client()).api, mirror, force or ())

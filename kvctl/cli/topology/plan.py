@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import Force, MarkdownFormat, argument, check_markdown, flag, option
+from kvctl.cli.app.options import Force, MarkdownFormat, check_markdown, flag, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.flows import change_lines
 from kvctl.cli.records import PLAN, PLANNED_CHANGE
-from kvctl.cli.topology.file import OptionalFile, open_places, read_document
+from kvctl.cli.topology.file import GivenFile, OptionalFile, one_file, open_places, read_document
 from kvctl.errors import UsageError
 from kvctl.kv import stream_kind
 from kvctl.phrases import quoted
@@ -152,7 +152,7 @@ Prune = Annotated[bool, flag("--prune", "Delete what the topology created and th
 )
 async def plan(
     session: Session,
-    given: Annotated[str | None, argument("FILE", "Topology file, `-` for standard input, as with --file")] = None,
+    given: GivenFile = None,
     file: OptionalFile = None,
     out: Annotated[str | None, option("--out", "FILE", "Save the plan for `topology apply PLAN`")] = None,
     exit_code: Annotated[bool, flag("--exit-code", "Exit with 8 if changes are pending")] = False,
@@ -172,7 +172,7 @@ async def plan(
     hazards.
     """
     check_markdown(format, session.options.output)
-    file = _one_file(given, file)
+    file = one_file(given, file, "plan")
     _check_out(file, out)
     document = read_document(session, file)
     topology = model_file.read_topology(document)
@@ -193,13 +193,6 @@ async def plan(
     elif session.output == "table" and format is None:
         session.write(f"Apply it: {_apply_command(file, prune=prune, force=force or (), out=out)}\n".encode())
     return CHANGES_PENDING if exit_code and found.changes else None
-
-
-def _one_file(given: str | None, file: str | None) -> str:
-    """Return the file, an argument or an option. Raises UsageError."""
-    if (given is None) == (file is None):
-        raise UsageError("Give one topology file", hint="`kvctl topology plan -f topology.yaml`")
-    return given or file or ""
 
 
 def _apply_command(file: str, *, prune: bool, force: Sequence[str], out: str | None) -> str:

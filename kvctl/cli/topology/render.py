@@ -9,7 +9,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import Force, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.records import ANY
-from kvctl.cli.topology.file import File, read_file
+from kvctl.cli.topology.file import GivenFile, OptionalFile, one_file, read_file
 from kvctl.errors import KvctlError, UsageError
 from kvctl.phrases import quoted
 from kvctl.render import escapes, formats, yaml_text
@@ -39,7 +39,8 @@ _SYNTAXES = {"nats": ("json",), "nack": ("yaml", "json"), "terraform": ("json",)
 )
 def render(
     session: Session,
-    file: File,
+    given: GivenFile = None,
+    file: OptionalFile = None,
     format: Annotated[str, option("--format", "FORMAT", "json, nats, nack or terraform", one_of(*FORMATS))] = "json",
     to: Annotated[Path | None, option("--to", "DIR", "Directory for the files of the format `nats`")] = None,
     force: Force = None,
@@ -61,7 +62,7 @@ def render(
     A setting that a format cannot express is refused by name, unless --force lossy-format is given.
     """
     _check(session, format, to, force)
-    topology = read_file(session, file)
+    topology = read_file(session, one_file(given, file, "render"))
     found = desired.render(topology)
     if format == "json":
         session.output = session.options.output or "json"

@@ -155,6 +155,11 @@ def save(path: str, saved: SavedPlan) -> None:
         raise UsageError(f"Cannot write `{path}`: {error.strerror}") from None
 
 
+def is_plan(content: bytes) -> bool:
+    """Return True if a file begins like a saved plan, not like a topology."""
+    return b'"kvctl"' in content.lstrip()[:20]
+
+
 def load(content: bytes, source: str) -> SavedPlan:
     """Read a plan. Raises UsageError if it is not a plan, is damaged, or comes from a newer kvctl."""
     hint = "Save a plan with `kvctl topology plan -f FILE --out PLAN`, or apply a topology file with `-f FILE`"

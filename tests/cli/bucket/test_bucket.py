@@ -120,6 +120,7 @@ def test_add_dry_run_shows_the_stream_and_makes_nothing(bucket, seeds, snapshot)
     planned = bucket("add", "orders", "--history", "5", "--dry-run", "-o", "json")
     assert planned == snapshot
     assert bucket("add", "orders", "--history", "5", "--dry-run").out == "+ bucket `orders`\n    history  5\n"
+    assert bucket("add", "orders", "--dry-run", "-o", "name").out == "orders\n"
     assert bucket("ls").out == ""
     assert "error" not in seeds.api("STREAM.CREATE.KV_orders", json.loads(planned.out))
 

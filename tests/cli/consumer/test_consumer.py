@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -146,6 +147,7 @@ def test_edit_shows_the_difference(worker, raw, name, snapshot):
 def test_paused_resumed_deleted(worker, raw, name, snapshot):
     assert worker("pause", "c", "--for", "1h", "--dry-run").out.partition("\n")[2].startswith("    paused  until 2")
     assert not info(raw, name).get("paused")
+    assert re.fullmatch(r"Paused consumer `c` until 20[^.]{17}Z\n", worker("pause", "c", "--for", "1h").out)
     assert worker("pause", "c", "--for", "1h", "-o", "json") == snapshot
     assert info(raw, name)["paused"]
     assert worker("next", "c", "--wait-for", "1s").exit_code == 9

@@ -306,6 +306,11 @@ class TestBranchesAndTags:
         assert repo.run("tag", "create", "@v1.0", one) == snapshot
         assert repo.run("tag", "create", "@v1.0") == snapshot
         assert repo.run("tag", "create", "@main").exit_code == 4
+        turned = repo.run("tag", "create", "@main", "v2")  # the wrong way round
+        assert (turned.exit_code, f"hint: To tag `main`: `kvctl tag create {repo.name}@v2 main`" in turned.err) == (
+            3,
+            True,
+        )
         (listed,) = repo.json("tag", "ls", ".")
         assert (listed["name"], listed["commit"], listed["message"]) == ("v1.0", one, "one")
         shown = repo.json("tag", "show", "@v1.0")

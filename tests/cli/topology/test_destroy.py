@@ -84,6 +84,21 @@ def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(fi
     assert reader in raw.api("STREAM.NAMES")["streams"]
 
 
+def test_destroy_and_apply_take_the_file_as_an_argument(file, run, raw):
+    path = str(file.path)
+    assert run("topology", "destroy", path, "--yes").exit_code == 0
+    assert file.left == set()
+    plan = f"{path}.plan"
+    assert run("topology", "plan", path, "--out", plan).exit_code == 0
+    preview = run("topology", "apply", path, "--dry-run")
+    assert preview.out == run("topology", "apply", "-f", path, "--dry-run").out
+    assert "3 to create" in preview.out
+    assert run("topology", "apply", plan, "--yes").exit_code == 0  # by its content
+    assert file.left == file.streams
+    assert run("topology", "apply", path, "--yes").out == "Nothing to change\n"
+    assert run("topology", "render", path).out == run("topology", "render", "-f", path).out
+
+
 def test_destroy_refuses_a_name_with_another_meaning(file, raw):
     raw.api(f"STREAM.DELETE.{file.mirror}")
     raw.api(f"STREAM.CREATE.{file.mirror}", {"name": file.mirror, "subjects": [f"{file.mirror}.>"]})

@@ -96,6 +96,14 @@ def test_mirror_create_dry_run_prints_the_stream_and_its_hazards(run, bucket, un
     assert run("mirror", "show", name).exit_code == 3
 
 
+def test_mirror_create_takes_the_origin_as_an_argument(run, bucket, unique):
+    name = unique("M")
+    planned = run("mirror", "create", name, bucket, "--dry-run", "-o", "json")
+    assert planned.out == run("mirror", "create", name, "--origin", bucket, "--dry-run", "-o", "json").out
+    assert f'"KV_{bucket}"' in planned.out
+    assert run("mirror", "create", name, bucket, "--dry-run", "-o", "name").out == f"{name}\n"
+
+
 def test_mirror_create_reports_all_hazards_together(run, bucket, unique, snapshot):
     name = unique("M")
     args = ("mirror", "create", name, "--origin", bucket, "--keys", "NEW.>", "--ttl", "1h")
