@@ -209,6 +209,9 @@ async def load(
     stream and the options: if they differ, or no position is recorded, --resume is refused (4). A concurrent load of
     the same file into the same bucket is refused (4). For standard input, use --if-different to complete a load.
 
+    A bucket that another tool created may delete its oldest entries when it is full. A warning then names the revision
+    below which it did so, and the number of keys of this load among them (in JSON `evicted`).
+
     --if-different compares up to 1000 rows, then writes: what another client writes in between is overwritten.
 
     On a branch of a repository (NAME@BRANCH) rows are staged; rows with a ttl or headers are rejected. All rows appear
@@ -248,16 +251,21 @@ async def load(
 
 def _show(session: Session, loaded: "bulk_writer.RowCounts", seconds: float, *, dry_run: bool) -> None:
     """Print the counts; in words with time and rate on a terminal, and in a pipe on stderr, as a log has no others."""
-    row = {"written": loaded.written, "unchanged": loaded.unchanged, "rejected": loaded.rejected}
+    row: dict[str, int] = {name: getattr(loaded, name) for name in LOADED.columns}
     counts = ", ".join(f"{count:,} {what}" for what, count in row.items())
     rate = f", {sum(row.values()) / seconds:,.0f} rows/s" if seconds >= 1 else ""
     words = f"Dry run: {counts}" if dry_run else f"{counts} in {elapsed_text(seconds)}{rate}"
     if session.options.output is None and session.terminal.is_terminal:
         session.write(f"{words}\n".encode())
     else:
-        session.show(document(row, *columns("written unchanged rejected"), name="written"))
+        row["evicted"] = loaded.evicted
+        session.show(document(row, *columns("written unchanged rejected"), tsv=LOADED.columns, name="written"))
     if session.options.output is None and not session.terminal.is_terminal:
         session.note(words, always=True)
+    if loaded.evicted_below:
+        keys = f", {counted(loaded.evicted, 'key')} of this load among them" if loaded.evicted else ""
+        below = f"those below revision {loaded.evicted_below:,}"
+        session.warn(f"The bucket is full and deletes its oldest entries: {below} were deleted{keys}")
     if loaded.presumed:
         rows = f"{counted(loaded.presumed, 'written row')} {'was' if loaded.presumed == 1 else 'were'}"
         session.note(f"{rows} replaced by later rows; the bucket does not show if they were stored before", always=True)

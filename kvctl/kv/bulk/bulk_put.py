@@ -18,7 +18,7 @@ from kvctl.jetstream.request_window import WINDOW
 from kvctl.jetstream.stream_info import UNREADABLE, StreamInfo
 from kvctl.kv.bulk.bulk_writer import RUN_BYTES
 from kvctl.kv.bulk.leader_state import Current
-from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
+from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter, evicts
 from kvctl.kv.bulk.rows import UNCHECKED_KEY, UNCHECKED_VALUE, PlainRows, Row
 from kvctl.kv.identity import Series, most_bytes
 from kvctl.kv.names import check_key
@@ -41,6 +41,10 @@ class PutSummary:
     failed: list[tuple[str, KvctlError]] = field(default_factory=list)
     """Unwritten keys with their errors; RequestTimeout, ConnectionLost and OutcomeUnknown mean unknown."""
     last_revision: int = 0
+    evicted: int = 0
+    """Number of keys that were written, and deleted since with the oldest entries of a full bucket."""
+    evicted_below: int = 0
+    """Revision below which the bucket deleted its oldest entries during the writes, as it is full; 0 if it did not."""
 
 
 async def put_many(bucket: Bucket, items: Items, window: int) -> PutSummary:
@@ -65,7 +69,9 @@ class _Puts(RowWriter):
     def __init__(self, bucket: Bucket, target: Binding, info: StreamInfo, window: int) -> None:
         ids = Series(most_bytes(target.api.connection.max_payload, info["config"]))
         current = Current(target, info)
-        super().__init__(current, ids, AcknowledgedRows(current.last_revision), window=window)
+        super().__init__(
+            current, ids, AcknowledgedRows(current.last_revision, evicts=evicts(current.config)), window=window
+        )
         self._bucket = bucket
         if info is UNREADABLE:
             self._run_rows = 1  # a run of which some rows are refused is read again, which needs the stream
@@ -89,6 +95,7 @@ class _Puts(RowWriter):
                     await self._take(key, value)
             await self._flush()
             await self._settle()
+        self._summary.evicted, self._summary.evicted_below = await self._evicted()
         return self._summary
 
     async def _take(self, key: str, value: bytes) -> None:

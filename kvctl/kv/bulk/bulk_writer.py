@@ -195,6 +195,10 @@ class RowCounts:
     rejected: int = 0
     presumed: int = 0
     """Number of written rows that later rows of their keys replaced before the answer was known."""
+    evicted: int = 0
+    """Number of keys that were written, and deleted since with the oldest entries of a full bucket."""
+    evicted_below: int = 0
+    """Revision below which the full bucket deleted its oldest entries during the writes; 0 if it did not."""
 
 
 class BulkWriter(ABC):

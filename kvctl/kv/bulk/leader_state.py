@@ -36,6 +36,8 @@ class Current:
         state = info["state"]
         self.last_revision = int(state["last_seq"])
         """Last revision when the info was read."""
+        self.first_revision = int(state["first_seq"])
+        """First revision when the info was read."""
         self._sole = bool(config.get("allow_direct")) and config.get("num_replicas", 1) == 1
         """True if a direct get answered by the stream itself is as good as asking its leader."""
         self._known: StoredMessage | None = None

@@ -26,7 +26,7 @@ from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, of_the_row, target
 from kvctl.kv.bulk.checkpoint import Position, ProgressFile, SavePoints
 from kvctl.kv.bulk.input_file import LoadInput, RowBatch
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter
+from kvctl.kv.bulk.row_writer import AcknowledgedRows, LoadOutcome, RowWriter, evicts
 from kvctl.kv.bulk.rows import BadRow, Mode, Row
 from kvctl.kv.conditional_write import FULL, NO_STORAGE, explained
 from kvctl.kv.identity import Series, most_bytes
@@ -182,9 +182,8 @@ class Loader(RowWriter):
         current = Current(target.binding, target.info)
         start = start or Position()
         resumed = start.until > start.line
-        super().__init__(
-            current, ids, AcknowledgedRows(start.revision if resumed else current.last_revision), options.mode
-        )
+        revision = start.revision if resumed else current.last_revision
+        super().__init__(current, ids, AcknowledgedRows(revision, evicts=evicts(current.config)), options.mode)
         self._bucket = bucket
         self._target = target
         self._options = options
@@ -222,6 +221,7 @@ class Loader(RowWriter):
             if isinstance(error, UnreachableError):
                 raise self._cut_off(error) from None
             raise
+        self.counts.evicted, self.counts.evicted_below = await self._evicted()
         self._bucket.own.note_many(self._acknowledged.revision)
         self._save_points.remove()
         return self.counts

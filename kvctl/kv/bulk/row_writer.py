@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 
-from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, OutcomeUnknown, WrongRevision
+from kvctl.errors import Away, ConnectionLost, KvctlError, NoResponders, OutcomeUnknown, PermissionDenied, WrongRevision
+from kvctl.jetstream import streams
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.publish import PublishWindow, UnmatchedRun
+from kvctl.jetstream.stream_info import StreamConfig, StreamState
 from kvctl.kv.bulk.bulk_writer import (
     LOST,
     RUN_ROWS,
@@ -37,6 +39,8 @@ FLOOR_ROWS = 500
 FLOORS = 64
 RECENT_ROWS = 20_000
 """Number of acknowledged rows whose keys are remembered: more than can be in flight with an unacknowledged one."""
+KEPT_KEYS = 1_000_000
+"""Maximum number of keys of which it is known if a bucket that deletes its oldest entries has deleted them."""
 
 
 class LoadOutcome(Enum):
@@ -153,8 +157,7 @@ class WriteReconciler(Reconciler[tuple[Row, int]]):
     def _vanishes(self, row: Row, after: int) -> bool:
         """Return True if the row may have expired, or been evicted together with all rows of its key before it."""
         config = self._current.config
-        limited = config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0
-        fades = config.get("max_age", 0) > 0 or (limited and config.get("discard") != "new")
+        fades = config.get("max_age", 0) > 0 or evicts(config)
         return b"\r\nNats-TTL:" in row.header or (fades and after == self._acknowledged.start)
 
     def _is(self, message: StoredMessage, row: Row) -> bool:
@@ -207,8 +210,10 @@ class Floors:
 class AcknowledgedRows:
     """Highest acknowledged line and revision, and the recent acknowledged rows of each key."""
 
-    def __init__(self, revision: int) -> None:
+    def __init__(self, revision: int, *, evicts: bool = False) -> None:
         self.line = 0
+        self.kept: dict[str, int] | None = {} if evicts else None
+        """Last revision of each key, in a stream that deletes its oldest entries when it is full."""
         self.start = revision
         """Revision that every row is above."""
         self.revision = revision
@@ -232,6 +237,8 @@ class AcknowledgedRows:
         """Note that consecutive rows from this line on are stored, at ascending revisions."""
         self.line = max(self.line, line + len(keys) - 1)
         self.revision = max(self.revision, revisions[-1])
+        if self.kept is not None and len(self.kept) < KEPT_KEYS:
+            self.kept.update(zip(keys, revisions, strict=True))
         self._recent.append((line, keys, revisions))
         self._rows += len(keys)
         while self._rows > RECENT_ROWS:
@@ -266,6 +273,19 @@ class AcknowledgedRows:
     def _add(found: dict[str, list[tuple[int, int]]], line: int, keys: Sequence[str], revisions: Sequence[int]) -> None:
         for number, (key, revision) in enumerate(zip(keys, revisions, strict=True), line):
             insort(found[key], (number, revision))  # rows that were looked up are noted after later ones
+
+
+def evicts(config: StreamConfig) -> bool:
+    """Return True if a stream deletes its oldest entries, of any keys, when it is full."""
+    limited = config.get("max_bytes", -1) > 0 or config.get("max_msgs", -1) > 0
+    return limited and config.get("discard") != "new"
+
+
+def _is_full(config: StreamConfig, state: StreamState) -> bool:
+    """Return True if a message of average size would be one too many for the stream."""
+    messages, most = int(state["messages"]), config.get("max_msgs", -1)
+    size, most_bytes = int(state["bytes"]), config.get("max_bytes", -1)
+    return 0 < most <= messages or 0 < most_bytes < size + size / max(messages, 1)
 
 
 class RowWriter(BulkWriter):
@@ -336,6 +356,19 @@ class RowWriter(BulkWriter):
 
     def _in_trouble(self) -> object:
         return self._lost
+
+    async def _evicted(self) -> tuple[int, int]:
+        """Return how many of the written keys a full bucket deleted since, and the revision below which it did so.
+
+        Both are 0 if it deleted none, or if nobody can tell.
+        """
+        if kept := self._acknowledged.kept:
+            with suppress(PermissionDenied, Away):
+                state = (await streams.info(self._binding.api, self._binding.stream))["state"]
+                first = int(state["first_seq"])
+                if first > self._current.first_revision and _is_full(self._current.config, state):
+                    return sum(revision < first for revision in kept.values()), first
+        return 0, 0
 
     async def _settle(self) -> None:
         """Wait for every outcome, and look up lost rows. Raises OutcomeUnknown, and errors of the server."""

@@ -593,6 +593,25 @@ async def test_resume_after_a_full_bucket_writes_rows_that_were_never_sent(clien
     assert {entry.key: entry.value.decode() async for entry in bucket.entries("k.*")} == dict(rows)
 
 
+@pytest.mark.parametrize("limit", [{"max_msgs": 10}, {"max_bytes": 600}], ids=str)
+async def test_what_a_full_bucket_evicts_during_bulk_writes_is_reported(client, raw, unique, limit):
+    """Oracle: the keys that are stored in the end."""
+    for distinct in (5, 50):
+        name = unique()
+        raw.create_bucket(name, discard="old", **limit)
+        bucket = client.bucket(name)
+        keys = [f"k.{number % distinct}" for number in range(50)]
+        for write in ("put_many", "load"):
+            if write == "load":
+                done: Any = await load(bucket, [{"key": key, "value": "v"} for key in keys])
+            else:
+                done = await bucket.put_many([(key, b"v") for key in keys])
+            stored = {key async for key in bucket.keys()}
+            state = raw.api(f"STREAM.INFO.KV_{name}")["state"]
+            assert (done.written, done.evicted) == (50, len({*keys} - stored))
+            assert done.evicted_below == (state["first_seq"] if distinct == 50 else 0)
+
+
 async def test_row_without_room_for_an_identity_is_created_where_its_key_was_deleted(client, unique):
     bucket = await client.create_bucket(unique(), max_value_size=200)
     await bucket.put("k", b"old")
