@@ -81,7 +81,7 @@ COPY_PLAN = record("operation bucket key")
 TXN = record("(key) (operation) revision")
 TXN_PLAN = record("key operation")
 TXN_FAILURE = record("key condition expected (encoding?) found")
-LOADED = record("written unchanged rejected (evicted)")
+LOADED = record("written unchanged rejected (evicted?)")
 DUMPED = record("bucket file entries cut exact")
 
 # Buckets, mirrors, aggregates

@@ -290,13 +290,14 @@ class Bucket(Handle):
         self.check_writable(None)
         return await bulk_put.put_many(self, items, window or bulk_put.WINDOW)
 
-    async def commit(self, transaction: Transaction) -> list[int]:
+    async def commit(self, transaction: Transaction, *, evict_history: bool = False) -> list[int]:
         """Apply the transaction completely or not at all; return the revision of each change, in order.
 
         A lost acknowledgement is resolved by reading back. Raises ConditionsFailed, which names every failing
-        condition, KvctlError for a bucket that does not allow atomic batches, OutcomeUnknown, and as `put`.
+        condition, KvctlError for a bucket that does not allow atomic batches, HazardRefused, unless `evict_history` is
+        set, if conditions on other keys would evict history of the changed ones, OutcomeUnknown, and as `put`.
         """
-        return await execution.commit(self, transaction)
+        return await execution.commit(self, transaction, evict=evict_history)
 
     def lease(
         self, key: str, owner: str, *, ttl: timedelta = timedelta(seconds=30), wait: timedelta | None = None
@@ -309,9 +310,9 @@ class Bucket(Handle):
         """
         return lease.held(self, key, owner, ttl, wait)
 
-    async def check(self, transaction: Transaction) -> None:
+    async def check(self, transaction: Transaction, *, evict_history: bool = False) -> None:
         """Check that the transaction could be applied now, without writing. Raises as `commit`."""
-        await execution.check(self, transaction)
+        await execution.check(self, transaction, evict=evict_history)
 
     # -- the bucket itself -------------------------------------------------------------------------------
 

@@ -258,7 +258,7 @@ def _show(session: Session, loaded: "bulk_writer.RowCounts", seconds: float, *, 
     if session.options.output is None and session.terminal.is_terminal:
         session.write(f"{words}\n".encode())
     else:
-        row["evicted"] = loaded.evicted
+        row |= {"evicted": loaded.evicted} if loaded.evicted_below else {}
         session.show(document(row, *columns("written unchanged rejected"), tsv=LOADED.columns, name="written"))
     if session.options.output is None and not session.terminal.is_terminal:
         session.note(words, always=True)

@@ -4,15 +4,15 @@ from typing import Annotated, Any
 
 import kvctl
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, option
+from kvctl.cli.app.options import BucketName, DryRun, Force, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
 from kvctl.documents import parser
 from kvctl.errors import ConditionsFailed
+from kvctl.kv.transaction import execution, transaction_file
 from kvctl.kv.transaction import transaction as kv_transaction
-from kvctl.kv.transaction import transaction_file
 from kvctl.phrases import counted
 from kvctl.render.escapes import text_of
 from kvctl.render.fields import columns
@@ -28,6 +28,7 @@ from kvctl.render.view import View
     ],
     see=["update", "lock", "bucket edit", "help guarantees"],
     prints=(TXN, TXN_PLAN, TXN_FAILURE),
+    forces=lambda: (execution.EVICTS_HISTORY,),
 )
 async def txn(
     session: Session,
@@ -36,6 +37,7 @@ async def txn(
         str, option("--file -f", "FILE", "File with the transaction in YAML or JSON, `-` for standard input")
     ],
     dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Change several keys atomically, on conditions.
 
@@ -56,18 +58,19 @@ async def txn(
 
     The bucket must allow atomic batches: `kvctl bucket edit BUCKET --atomic`, on servers from 2.12 on. A transaction
     has at most 1,000 messages. Each change is one message and can carry one condition. Further conditions on unchanged
-    keys are carried by repetitions of a change, which appear in the history of its key.
+    keys are carried by repetitions of changes, which appear in the history of their keys. Where they would evict
+    earlier values, nothing is written (1) without --force evicts-history.
     """
     name = "standard input" if file == "-" else file
     transaction = transaction_file.read_transaction(parser.parse(session.read_input(file), name))
     source = await open_bucket(session, bucket, write=not dry_run)
     try:
         if dry_run:
-            await source.check(transaction)
+            await source.check(transaction, evict_history=bool(force))
             session.note(f"The conditions hold; {counted(len(transaction.changes), 'change')} would be made")
             session.show(View(columns=_PLANNED, rows=_rows(transaction), name="key", light=True))
             return
-        revisions = await source.commit(transaction)
+        revisions = await source.commit(transaction, evict_history=bool(force))
     except ConditionsFailed as error:
         if session.output in ("json", "ndjson", "yaml"):
             session.show(View(columns=_FAILURE, rows=[_failure(failure) for failure in error.failures], name="key"))

@@ -285,7 +285,7 @@ def _is_full(config: StreamConfig, state: StreamState) -> bool:
     """Return True if a message of average size would be one too many for the stream."""
     messages, most = int(state["messages"]), config.get("max_msgs", -1)
     size, most_bytes = int(state["bytes"]), config.get("max_bytes", -1)
-    return 0 < most <= messages or 0 < most_bytes < size + size / max(messages, 1)
+    return bool(0 < most <= messages or 0 < most_bytes < size + size / max(messages, 1))
 
 
 class RowWriter(BulkWriter):

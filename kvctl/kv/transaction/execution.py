@@ -19,6 +19,7 @@ from kvctl.errors import (
     Away,
     BucketNotFound,
     ConditionsFailed,
+    HazardRefused,
     KvctlError,
     NoServer,
     OutcomeUnknown,
@@ -37,6 +38,7 @@ from kvctl.kv.entry import Entry
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
 from kvctl.kv.transaction.transaction import Pins, Transaction, batch_of, refusal, too_large, value_limit
+from kvctl.phrases import counted, quoted
 from kvctl.wire import header_value
 
 if TYPE_CHECKING:
@@ -48,7 +50,11 @@ _TRANSIENT = (10008, LOST_MESSAGES, 10210)
 """No leader, a batch that lost messages (the leader changed), too many batches at once: nothing was stored."""
 
 
-async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
+EVICTS_HISTORY = "evicts-history"
+"""Safety check of a transaction, which `--force` overrides."""
+
+
+async def commit(bucket: Bucket, transaction: Transaction, *, evict: bool = False) -> list[int]:
     """See `Bucket.commit`."""
     transaction.check()
     bucket.check_writable(max((change.key for change in transaction.changes), key=len))
@@ -58,7 +64,7 @@ async def commit(bucket: Bucket, transaction: Transaction) -> list[int]:
     version = streams.version_of(target.info) if target.info else TTL_SINCE
     if version < TTL_SINCE and any(change.ttl for change in transaction.changes):
         raise no_ttl(version)
-    revisions = await _Commit(bucket, target, lambda: transaction).run()
+    revisions = await _Commit(bucket, target, lambda: transaction, evict=evict).run()
     bucket.own.note_all([change.key for change in transaction.changes], revisions)
     return list(revisions)
 
@@ -86,13 +92,44 @@ def _keys(bucket: Bucket, messages: Sequence[BatchMessage]) -> list[str]:
     return lines.split("\n" + prefix)[1:]
 
 
-async def check(bucket: Bucket, transaction: Transaction) -> None:
+async def check(bucket: Bucket, transaction: Transaction, *, evict: bool = False) -> None:
     """See `Bucket.check`."""
     transaction.check()
     target = await _target(bucket)
     for change in transaction.changes:
         target.check_heard(change.key)
     await _found(bucket, transaction, leader=True)
+    await _room(target, transaction, evict=evict)
+
+
+async def _room(target: Binding, transaction: Transaction, *, evict: bool) -> dict[str, int]:
+    """Return how often changes can be repeated, to carry conditions, without evicting history; {} if always.
+
+    Raises HazardRefused if they would have to be repeated more often, unless it is allowed to evict.
+    """
+    history = target.info["config"].get("max_msgs_per_subject", 0) if target.info else 0
+    wanted = transaction.copies
+    if wanted <= 0 or history <= 1:
+        return {}
+    room: dict[str, int] = {}
+    for change in transaction.by_size:
+        stored = 0
+        if change.verb != "purge":
+            subject = target.subject(change.key)
+            stored = (await streams.subjects(target.api, target.stream, subject)).get(subject, 0)
+        room[change.key] = max(history - stored - 1, 0)
+        if sum(room.values()) >= wanted:
+            return room
+    if evict:
+        return room
+    keys = quoted(list(room), 3)
+    raise HazardRefused(
+        EVICTS_HISTORY,
+        f"Repetitions of changes would carry {counted(wanted, 'condition')} on keys that are not changed, and evict "
+        f"earlier values of {keys}; nothing was written",
+        hint=f"Keep more entries per key with `kvctl bucket edit {target.bucket} --history N`, "
+        f"or proceed with `--force {EVICTS_HISTORY}`",
+    )
 
 
 async def _target(bucket: Bucket, *, fresh: bool = False) -> Binding:
@@ -143,10 +180,13 @@ class _Try:
 
 
 class _Commit:
-    def __init__(self, bucket: Bucket, target: Binding, transaction: Callable[[], Transaction]) -> None:
+    def __init__(
+        self, bucket: Bucket, target: Binding, transaction: Callable[[], Transaction], *, evict: bool = False
+    ) -> None:
         self._bucket = bucket
         self._target = target
         self._make = transaction
+        self._evict = evict
         self._deadline = time.monotonic() + 2 * target.api.connection.timeout
         self._refused = False
         self._obstacle: KvctlError | None = None
@@ -213,7 +253,8 @@ class _Commit:
 
     async def _attempt(self, pins: Pins) -> list[int] | None:
         """Return the revisions; None if nothing was stored and another attempt may be, or if unknown (`_lost`)."""
-        messages, places = batch_of(self._transaction, self._target, pins)
+        room = await _room(self._target, self._transaction, evict=self._evict)
+        messages, places = batch_of(self._transaction, self._target, pins, room)
         self._tries.append(_Try(_identity(), places))
         last = await self._send(messages, self._tries[-1].identity)
         return None if last is None else [last - len(messages) + places[key] for key in self._keys]

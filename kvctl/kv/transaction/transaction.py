@@ -188,13 +188,22 @@ class Transaction:
         free = sum(change.key not in bound for change in self.changes)
         return len(self.changes) + max(len(self.guards) - free, 0)
 
+    @property
+    def copies(self) -> int:
+        """Return the number of messages that repeat a change to carry a condition."""
+        return self.messages - len(self.changes)
+
+    @property
+    def by_size(self) -> list[TransactionChange]:
+        """Return the changes, the smallest value first."""
+        return sorted(self.changes, key=lambda change: len(change.value))
+
     def check(self) -> None:
         """Raise UsageError for a transaction without changes, with too many messages, or too large."""
         if not self.changes:
             raise UsageError("The transaction has no changes")
         if self.messages > LIMIT:
-            extra = self.messages - len(self.changes)
-            guards = f", {extra} of them for conditions on keys that are not changed" if extra else ""
+            guards = f", {self.copies} of them for conditions on keys that are not changed" if self.copies else ""
             raise UsageError(
                 f"The transaction takes {self.messages:,} messages{guards}; the maximum is {LIMIT:,}",
                 hint="Split it; two transactions are not atomic together",
@@ -242,10 +251,13 @@ def shown(value: bytes) -> str:
     return f'"{text}"' if len(text) <= PREVIEW else f'"{text[:PREVIEW]}…" ({len(value)} bytes)'
 
 
-def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[list[BatchMessage], dict[str, int]]:
+def batch_of(
+    transaction: Transaction, target: Binding, pins: Pins, room: Mapping[str, int] | None = None
+) -> tuple[list[BatchMessage], dict[str, int]]:
     """Return the messages, and the position, from 1, of each key's last message.
 
-    A message has one condition. Conditions without a change to carry them are put on copies of the smallest change.
+    A message has one condition. Conditions without a change to carry them are put on copies of changes, the smallest
+    first; `room` is the number of copies that a key takes without losing history, where that is limited.
     """
     guards = deque(transaction.guards)
     messages = []
@@ -257,8 +269,11 @@ def batch_of(transaction: Transaction, target: Binding, pins: Pins) -> tuple[lis
             lines += _guard(target, guards.popleft(), pins)
         messages.append(((target.write_prefix + change.key).encode(), change.value, lines))
     places = {change.key: place for place, change in enumerate(transaction.changes, 1)}
-    carrier = min(transaction.changes, key=lambda change: len(change.value))
+    carriers = transaction.by_size
+    left = dict(room or {carriers[0].key: len(guards)})
     for key in guards:
+        carrier = next((change for change in carriers if left.get(change.key, 0) > 0), carriers[0])
+        left[carrier.key] = left.get(carrier.key, 0) - 1
         again = _lines(carrier, erase=False)  # a subject may be rolled up once (10111), and nothing is left to erase
         subject = (target.write_prefix + carrier.key).encode()
         messages.append((subject, carrier.value, again + _guard(target, key, pins)))

@@ -15,6 +15,7 @@ from kvctl.errors import (
     BucketNotFound,
     ConditionsFailed,
     ConnectionLost,
+    HazardRefused,
     KvctlError,
     OutcomeUnknown,
     PermissionDenied,
@@ -162,6 +163,41 @@ class TestConditions:
         with pytest.raises(ConditionsFailed) as caught:
             await bucket.commit(transaction)
         assert [failure.key for failure in caught.value.failures] == [f"g.{broken}"]
+
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_guards_never_evict_more_history_than_the_changes(self, client, unique, seed):
+        """Oracle: what each changed key holds after one more entry of it; otherwise nothing may have been written."""
+        draw, refusals = random.Random(seed), 0
+        for _ in range(20):
+            history = draw.choice([1, 2, 3, 5])
+            bucket = await client.create_bucket(unique(), atomic=True, history=history)
+            keys = [f"k.{number}" for number in range(draw.randint(1, 3))]
+            for key in keys:
+                for number in range(draw.randint(0, history + 1)):
+                    await bucket.put(key, b"%d" % number)
+            transaction = Transaction()
+            for number in range(draw.randint(1, 5)):
+                transaction.expect(f"g.{number}", absent=True)
+            for key in keys:
+                draw.choice([transaction.put, transaction.create])(key, b"new")
+            before = {key: [entry.value async for entry in bucket.history(key)] for key in keys}
+            for key in keys:
+                if ("create", key) in {(change.verb, change.key) for change in transaction.changes} and before[key]:
+                    await bucket.purge(key)
+                    before[key] = [b""]
+            last = (await bucket.status()).last_revision
+            refused = (await asyncio.gather(bucket.commit(transaction), return_exceptions=True))[0]
+            if isinstance(refused, HazardRefused):
+                refusals += 1
+                assert (refused.name, (await bucket.status()).last_revision) == ("evicts-history", last)
+                await bucket.commit(transaction, evict_history=True)
+                continue
+            assert isinstance(refused, list)
+            for key in keys:
+                held = [entry.value async for entry in bucket.history(key)]
+                kept = [*before[key], b"new"][-history:]
+                assert held[: len(kept)] == kept
+        assert 0 < refusals < 20
 
     @pytest.mark.guarantee("transactions-1")
     async def test_a_value_read_is_guarded_by_its_revision(self, bucket, monkeypatch):
