@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -137,6 +138,8 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], store: Cont
         layers.extend((origin, store.settings(name)) for origin, name in _implied(environ, store))
     merged = _merge([layer for _, layer in layers])
     merged["origin"] = next((origin for origin, layer in layers if "url" in layer), "default")
+    files = [flags.get("password_file"), flags.get("token_file"), merged.get("creds"), merged.get("nkey")]
+    merged["warnings"] = (*merged.get("warnings", ()), *_open_to_others(files))
     merged["timeout"] = _timeout(environ.get("NATS_TIMEOUT") if flags.get("timeout") is None else flags["timeout"])
     return Context(**_looked_up(merged, environ))
 
@@ -257,7 +260,7 @@ class ContextStore:
             raise self._missing(name) from None
         except OSError as error:
             raise UsageError(f"Context `{name}` cannot be read: {error.strerror}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"The file of context `{name}` is not JSON: {error}") from None
         if not isinstance(document, dict):
             raise UsageError(f"The file of context `{name}` is not a JSON object")
@@ -345,9 +348,17 @@ def _expand(path: str) -> str:
     return os.path.expanduser(os.path.expandvars(path.removeprefix("file://")))
 
 
+def _open_to_others(files: Iterable[object]) -> Iterable[str]:
+    """Yield a warning for each file with a secret that others can read."""
+    for file in filter(None, files):
+        with suppress(OSError, ValueError):  # whoever reads it reports that
+            mode = os.stat(str(file)).st_mode
+            if stat.S_ISREG(mode) and mode & 0o077:
+                yield f"Other users can read `{file}`; fix it with `chmod 600 {file}`"
+
+
 def _complaints(file: str, document: Mapping[str, Any]) -> Iterable[str]:
-    if os.stat(file).st_mode & 0o077:
-        yield f"Other users can read `{file}`; fix it with `chmod 600 {file}`"
+    yield from _open_to_others([file])
     if document.get("socks_proxy"):
         yield f"`socks_proxy` in `{file}` is not supported; kvctl connects directly"
 

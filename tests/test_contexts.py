@@ -338,3 +338,17 @@ def test_urls_are_shown_without_credentials(url, shown):
 
 def _settings(context: Context) -> dict[str, Any]:
     return {name: getattr(context, name) for name in Context.__slots__}
+
+
+@pytest.mark.parametrize("flag", ["creds", "nkey", "password_file", "token_file"])
+def test_a_file_with_a_secret_that_others_can_read_is_warned_of(flag, tmp_path):
+    file = tmp_path / "secret"
+    file.write_text("secret")
+    for mode, warned in ((0o600, 0), (0o644, 1), (0o660, 1)):
+        file.chmod(mode)
+        context = resolve(
+            {flag: str(file), **({"user": "ann"} if flag == "password_file" else {})}, {}, ContextStore(tmp_path)
+        )
+        assert len(context.warnings) == warned
+        assert all("Other users can read" in text for text in context.warnings)
+    assert not resolve({"creds": str(tmp_path / "missing")}, {}, ContextStore(tmp_path)).warnings

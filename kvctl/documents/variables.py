@@ -12,6 +12,10 @@ from typing import Any
 
 from kvctl.documents.parser import Document, Path, Place
 
+ALLOWED = "KVCTL_FILE_VARIABLES"
+"""Variable that names the only ones a document may use, separated by spaces or commas; any if it is not set."""
+SECRET = frozenset("NATS_PASSWORD NATS_TOKEN NATS_NKEY NATS_CREDS NATS_KEY".split())
+"""Variables with credentials of connections, which no document may use."""
 SHORTEST_PART = 4
 """Minimum length of a variable's value that is hidden as a part of a text; shorter ones are parts of other words."""
 
@@ -119,7 +123,10 @@ class _Expansion:
             hint = "Write `${NAME}` or `${NAME:-DEFAULT}`; `$${` is a literal `${`"
             self.problems.append((path, f"`{token[0]}` is not a variable", hint))
             return token[0]
-        value = self._environment.get(inside["name"])
+        value, refused = self._environment.get(inside["name"]), self._refused(inside["name"])
+        if refused is not None:
+            self.problems.append((path, *refused))
+            return token[0]
         if not value and inside["default"] is not None:
             return inside["default"]
         if value is None:
@@ -128,6 +135,15 @@ class _Expansion:
             return token[0]
         parts.append((value, token[0]))
         return value
+
+    def _refused(self, name: str) -> tuple[str, str] | None:
+        """Return message and hint for a variable that a document may not use: its value would be printed and sent."""
+        if name in SECRET:
+            return f"Variable `{name}` is for connections, and its value is a secret", "Use another variable"
+        allowed = self._environment.get(ALLOWED)
+        if allowed is not None and name not in allowed.replace(",", " ").split():
+            return f"Variable `{name}` is not among those of {ALLOWED}", f"Add it to {ALLOWED} if it is no secret"
+        return None
 
 
 def _substituted(text: str, source: str, parts: Iterable[tuple[str, str]]) -> SubstitutedText:

@@ -8,7 +8,7 @@ from kvctl.documents import parser
 from kvctl.documents.parser import Document
 from kvctl.documents.reader import read
 from kvctl.documents.record import FLAG, INTEGER, PAIRS, SIZE, TEXT, Field, Record
-from kvctl.documents.variables import SubstitutedText, escaped, expanded, mark, texts
+from kvctl.documents.variables import ALLOWED, SubstitutedText, escaped, expanded, mark, texts
 from kvctl.errors import UsageError
 
 ENVIRONMENT = {"REGION": "lon", "COUNT": "3", "ON": "true", "EMPTY": "", "SECRET": "hunter2", "CODE": "1e3"}
@@ -129,3 +129,23 @@ def test_a_variable_in_a_default_is_refused():
     with pytest.raises(UsageError) as caught:
         fields("text: ${REGION_OF_NOBODY:-${SITE:-lon}}\n")
     assert "`${REGION_OF_NOBODY:-${SITE:-lon}` is not a variable" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "problem"),
+    [
+        (None, "NATS_PASSWORD", "is for connections, and its value is a secret"),
+        ("NATS_PASSWORD", "NATS_PASSWORD", "is for connections, and its value is a secret"),
+        ("", "COUNT", "is not among those of KVCTL_FILE_VARIABLES"),
+        ("OTHER", "COUNT", "is not among those of KVCTL_FILE_VARIABLES"),
+        ("OTHER,COUNT", "COUNT", None),
+        ("OTHER COUNT", "COUNT", None),
+    ],
+)
+def test_secrets_and_variables_that_are_not_allowed_are_refused(allowed, name, problem):
+    environment = {"NATS_PASSWORD": "hidden1", "COUNT": "hidden2"} | ({} if allowed is None else {ALLOWED: allowed})
+    document = expanded(parser.parse(f"text: a ${{{name}:-default}}".encode(), "t.yaml"), environment)
+    assert bool(document.problems) == bool(problem)
+    if problem:
+        assert problem in document.problems[0][1]
+        assert "hidden" not in str(document.data) + str(document.problems)

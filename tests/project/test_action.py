@@ -110,3 +110,16 @@ def test_lines_that_the_file_holds_are_neither_commands_nor_markdown(tmp_path):
     assert done.exit_code == 2
     assert not [line for line in done.printed.splitlines() if line.startswith(("::", "##", "````"))]
     assert {line[:4] for line in done.summary.splitlines()[2:]} <= {"    ", ""}
+
+
+def test_secrets_of_the_job_are_not_printed_by_the_file(tmp_path, server):
+    (tmp_path / "t.yaml").write_text(
+        "version: 1\nbuckets:\n  B: {description: 'x ${SECRET}'}\n  C: {description: 'y ${NATS_PASSWORD}'}\n"
+    )
+    environment = {"SECRET": "hidden1", "NATS_PASSWORD": "hidden2"}
+    done = run_plan(tmp_path, environment, file="t.yaml", url=server.url)
+    assert done.exit_code == 2
+    assert "hidden" not in done.printed + done.summary
+    (tmp_path / "t.yaml").write_text("version: 1\nbuckets:\n  B: {description: 'x ${SECRET}'}\n")
+    allowed = run_plan(tmp_path, environment, file="t.yaml", url=server.url, variables="OTHER SECRET")
+    assert "hidden1" in allowed.printed

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -151,9 +152,26 @@ def spark_home(cache: Path, python: str | None = None) -> Path:
 
 
 def cache_directory(otherwise: Path) -> Path:
-    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if it is not writable."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    directory = Path(base, "kvctl", "spark")
+    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if it is not this user's alone.
+
+    Spark runs what lies there: a folder that others can write to or replace would let them choose it.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
+    own = base / "kvctl"
+    directory = own / "spark"
     with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-    return directory if os.access(directory, os.W_OK | os.X_OK) else otherwise
+        base.mkdir(parents=True, exist_ok=True)
+        for folder in (own, directory):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        shared = base.stat()
+        replaceable = shared.st_mode & 0o022 and not shared.st_mode & stat.S_ISVTX
+        trusted = shared.st_uid in (0, os.getuid()) and not replaceable
+        if trusted and all(map(_is_private, (own, directory))) and os.access(directory, os.W_OK | os.X_OK):
+            return directory
+    return otherwise
+
+
+def _is_private(folder: Path) -> bool:
+    """Return True for a folder of this user, no link, to which no others can write."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -154,3 +154,27 @@ def test_cache_directory_that_cannot_be_written_is_not_used(tmp_path, monkeypatc
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert cache_directory(tmp_path) == tmp_path
+
+
+def test_cache_directory_that_others_own_or_can_write_to_is_not_used(tmp_path, monkeypatch):
+    """Whoever can put links into it chooses the jars that Spark runs."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    own = cache_directory(tmp_path)
+    assert own == cache / "kvctl" / "spark"
+    assert [path.stat().st_mode & 0o777 for path in (own, own.parent)] == [0o700, 0o700]
+    for folder, mode in ((own, 0o770), (own.parent, 0o707), (cache, 0o777)):
+        before = folder.stat().st_mode
+        folder.chmod(mode)
+        assert cache_directory(tmp_path) == tmp_path
+        folder.chmod(before)
+    cache.chmod(0o1777)  # as /tmp: nobody replaces what others own
+    assert cache_directory(tmp_path) == own
+    own.rename(cache / "elsewhere")
+    own.symlink_to(cache / "elsewhere")
+    assert cache_directory(tmp_path) == tmp_path
+    own.unlink()
+    own.mkdir()
+    if os.getuid() == 0:
+        os.chown(own, 1234, -1)
+        assert cache_directory(tmp_path) == tmp_path
