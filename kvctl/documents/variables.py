@@ -142,7 +142,7 @@ class _Expansion:
             return f"Variable `{name}` is for connections, and its value is a secret", "Use another variable"
         allowed = self._environment.get(ALLOWED)
         if allowed is not None and name not in allowed.replace(",", " ").split():
-            return f"Variable `{name}` is not among those of {ALLOWED}", f"Add it to {ALLOWED} if it is no secret"
+            return f"Variable `{name}` is not among those of {ALLOWED}", f"Add it to {ALLOWED} unless it is a secret"
         return None
 
 
