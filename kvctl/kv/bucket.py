@@ -93,9 +93,15 @@ class Bucket(Handle):
             return await self._at_revision(check_literal(key), revision, leader)
         return self._living(key, await bulk_get.literal_entry(self, key, leader=leader))
 
-    def get_matching(self, *filters: str, leader: bool = False) -> AsyncGenerator[list[Entry], None]:
-        """Yield the entries of live matching keys in batches; from the nearest replica if there are few."""
-        return bulk_get.matching_batches(self, filters, leader=leader)
+    def get_matching(
+        self, *filters: str, leader: bool = False, confirm: bool = False
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Yield the entries of live matching keys in batches; from the nearest replica if there are few.
+
+        The leader confirms that nothing matches, and with `confirm` that the replica is not behind: `unconfirmed` has
+        the filters if it does not answer.
+        """
+        return bulk_get.matching_batches(self, filters, leader=leader, confirm=confirm)
 
     def entries(self, *filters: str, deleted: bool = False) -> AsyncGenerator[Entry, None]:
         """Yield the latest entry of every matching key, of all keys without a filter. No key appears twice."""
@@ -139,9 +145,16 @@ class Bucket(Handle):
         start = None
         if since is not None:
             start = await moments.first_revision(binding, since)
+        found = False
         async with aclosing(listing.history_batches(binding, filters, start=start, literal=literal)) as batches:
             async for batch in batches:
+                found = True
                 yield batch
+        if not found and self.judge != binding and await self.newest(filters or [">"]):
+            source = self.source_as_own(binding)
+            async with aclosing(listing.history_batches(source, filters, start=start, literal=literal)) as batches:
+                async for batch in batches:
+                    yield batch
 
     async def watch(
         self,

@@ -55,7 +55,7 @@ class Handle:
         self.read_only = read_only or api.connection.context.read_only
         self.own = OwnWrites()
         self.unconfirmed: set[str] = set()
-        """Keys that a replica misses, as of the last read of each, and whose absence no leader could confirm."""
+        """Keys that a replica misses, and filters that match nothing there, which no leader could confirm."""
         self.binding = bindings.assumed(api, name, stream, prefix)
         self.fixed = stream is not None or prefix is not None
         """True if the stream was given, so that the name is not resolved."""
@@ -170,6 +170,26 @@ class Handle:
         if len(self.unconfirmed) < UNCONFIRMED_KEYS:
             self.unconfirmed |= missing.keys() - told
         return found
+
+    async def newest(self, filters: Sequence[str]) -> int | None:
+        """Return the last revision of matching keys, deletions included, at the leader that confirms what is missing.
+
+        0 for none; None without an answer, and `unconfirmed` has the filters then.
+        """
+        subjects = [self.judge.subject(text) for text in filters]
+        with suppress(KvctlError, TimeoutError):
+            async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+                found = await multi_get.last_of_each(self.judge.api, self.judge.stream, subjects, leader=True)
+            if len(found) == len(set(subjects)):
+                self.unconfirmed.difference_update(filters)
+                return max((message.sequence for message in found.values() if message), default=0)
+        self.unconfirmed.update(filters)
+        return None
+
+    @property
+    def judge(self) -> Binding:
+        """Return the stream whose leader knows which keys exist: a mirror's origin, unless a filter leaves keys out."""
+        return self.binding if self.binding.filtered else self.binding.source
 
     async def last_revision(self, key: str) -> int:
         """Return the revision of the key's last entry at the leader, deletions included; 0 for none."""

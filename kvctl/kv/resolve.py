@@ -76,6 +76,13 @@ class Binding:
                 hint=f"See its subjects with `kvctl stream show {self.stream}`",
             )
 
+    @property
+    def filtered(self) -> bool:
+        """True if a mirror, or one that it mirrors, has only some of its origin's keys."""
+        mirror = (self.info["config"].get("mirror") if self.info else None) or {}
+        own = bool(mirror.get("filter_subject") or mirror.get("subject_transforms"))
+        return own or (self.origin is not None and self.origin.filtered)
+
     def replicates(self, key: str) -> bool:
         """Return False for a mirror whose filter leaves the key out."""
         mirror = (self.info["config"].get("mirror") if self.info else None) or {}

@@ -60,6 +60,38 @@ async def test_many_keys_are_found_that_a_replica_misses(bucket, client):
 
 
 @pytest.mark.guarantee("reading-20", by="fault")
+async def test_filters_that_match_nothing_at_a_replica_are_asked_of_the_leader(bucket, client):
+    await bucket.put_many((key, b"value") for key in ("a.1", "a.2"))
+    for _ in range(READS):
+        reader = client.bucket(bucket.name)
+        assert {entry.key async for entry in _flat(reader.get_matching("a.*"))} == {"a.1", "a.2"}
+        assert [entry async for entry in _flat(reader.get_matching("b.*"))] == []
+        assert not reader.unconfirmed
+
+
+@pytest.mark.guarantee("reading-20", by="fault")
+async def test_readings_that_ask_for_it_are_of_no_replica_that_is_behind(bucket, client):
+    for _ in range(READS):
+        reader = client.bucket(bucket.name)
+        assert {entry.key async for entry in _flat(reader.get_matching(">", confirm=True))} == set(KEYS)
+
+
+@pytest.mark.guarantee("reading-20", by="fault")
+async def test_variables_are_those_that_the_leader_has(server, bucket):
+    env = {"NATS_URL": server.url}
+    for _ in range(6):
+        found = run_process("env", bucket.name, "--prefix", "X_", "--", "env", env=env)
+        names = {line.partition("=")[0] for line in found.out.splitlines() if line.startswith("X_")}
+        assert (names, found.err) == ({f"X_{key.upper()}" for key in KEYS}, "")
+
+
+async def _flat(batches):
+    async for batch in batches:
+        for entry in batch:
+            yield entry
+
+
+@pytest.mark.guarantee("reading-20", by="fault")
 async def test_a_deletion_that_a_replica_has_is_confirmed(client, raw, unique):
     """The replica here has the marker, and not the value that was written later."""
     origin = await client.create_bucket(unique(), history=5)
@@ -97,6 +129,11 @@ def test_a_miss_that_no_leader_confirms_says_so():
             asked = run_process("get", "B", *keys, "-o", "json", env=some)
             error = json.loads(asked.err.splitlines()[-1])["error"]
             assert (asked.exit_code, error["confirmed"]) == (3, False)
+        asked = run_process("get", "B", "absent.*", env=some)
+        assert (asked.exit_code, "the leader of the stream did not confirm it" in asked.err) == (0, True)
+        assert run_process("get", "B", "absent.*", env=everything).err == ""
+        asked = run_process("env", "B", "--prefix", "X_", "--", "printenv", "X_K", env=some)
+        assert (asked.out, "did not answer: keys may be missing" in asked.err) == ("v\n", True)
         asked = run_process("get", "B", "absent", "-o", "json", env=everything)
         assert (asked.exit_code, "confirmed" in json.loads(asked.err)["error"]) == (3, False)
 
@@ -109,7 +146,12 @@ async def test_a_mirror_reads_from_its_origin_what_it_misses(client, raw, unique
     await origin.put("l", b"value")
     until(lambda: last_sequence(raw, mirror) == 2, what="the second key in the mirror")
     assert (await client.bucket(mirror).get("k")).value == b"value"
+    assert [entry.value async for entry in client.bucket(mirror).history("k")] == [b"value"]
+    assert [entry.value async for entry in _flat(client.bucket(mirror).get_matching("k"))] == [b"value"]
     await origin.destroy()
+    for reading in (client.bucket(mirror).history_batches, client.bucket(mirror).get_matching):
+        assert [entry async for entry in _flat(reading("k"))] == []
+        assert reading.__self__.unconfirmed == {"k"}
     with pytest.raises(KeyNotFound) as caught:
         await client.bucket(mirror).get("k")
     assert not caught.value.confirmed
@@ -123,3 +165,5 @@ async def test_a_mirror_with_a_filter_has_no_keys_outside_it(client, raw, unique
     with pytest.raises(KeyNotFound) as caught:
         await client.bucket(mirror).get("k")
     assert caught.value.confirmed
+    assert [entry async for entry in _flat(client.bucket(mirror).get_matching("k"))] == []
+    assert [entry async for entry in client.bucket(mirror).history("k")] == []

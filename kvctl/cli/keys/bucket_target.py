@@ -128,11 +128,15 @@ class BucketReader:
         confirmed = self._past is not None or self._bucket.unconfirmed.isdisjoint(keys)
         return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing or self.caveat, confirmed=confirmed)
 
-    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["kvctl.Entry"], None]:
-        """Yield the entries of matching keys, in batches."""
+    def unsure(self, filters: Sequence[str]) -> bool:
+        """Return True if no leader confirmed what a reading of matching keys did not find."""
+        return not self._bucket.unconfirmed.isdisjoint(filters or [">"])
+
+    def matching(self, filters: Sequence[str], *, confirm: bool = False) -> AsyncGenerator[list["kvctl.Entry"], None]:
+        """Yield the entries of matching keys, in batches; with `confirm`, not of a replica that is behind."""
         if self._past:
             return self._past.entry_batches(*filters)
-        return self._bucket.get_matching(*filters, leader=self._reading.leader)
+        return self._bucket.get_matching(*filters, leader=self._reading.leader, confirm=confirm)
 
     def names(self, filters: Sequence[str], *, deleted: bool) -> AsyncGenerator[list[bytes], None]:
         """Yield the names of matching keys, in batches."""

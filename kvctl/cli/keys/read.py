@@ -103,8 +103,10 @@ async def _show_several(
 ) -> None:
     """Print the entries, then raise KeyNotFound for named keys that are missing."""
     missing: list[str] = []
+    matched = 0
 
     async def batches() -> AsyncGenerator[list[Any], None]:
+        nonlocal matched
         found = await reader.named(named) if named else []
         missing.extend(key for key, entry in zip(named, found, strict=True) if entry is None)
         there = [entry for entry in found if entry is not None]
@@ -113,6 +115,7 @@ async def _show_several(
             async with aclosing(reader.matching(filters)) as matching:
                 left = limit
                 async for batch in matching:  # raises before its first batch if the history is too short
+                    matched += len(batch)
                     others = [entry for entry in batch if entry.key not in shown][:left]
                     yield [*there, *others]
                     there = []
@@ -122,6 +125,8 @@ async def _show_several(
         yield there
 
     await reader.show(session, batches(), empty="" if named else "No keys match")
+    if filters and not matched and reader.unsure(filters):
+        session.warn("No keys match, but the leader of the stream did not confirm it")
     if missing:
         raise reader.absent(missing)
 
@@ -172,6 +177,8 @@ async def history(
             yield list(newest)
 
         await reader.show_history(session, batches())
+        if reader.unsure(wanted):
+            session.warn("No entries match, but the origin of the mirror did not confirm it")
 
 
 CHUNK = 10_000

@@ -118,7 +118,13 @@ class RefReader:
         """Return the entries of keys, None for keys that do not exist."""
         return await self._repository.get(self._at.ref, *keys)
 
-    def matching(self, filters: Sequence[str]) -> AsyncGenerator[list["model.VersionedEntry"], None]:
+    def unsure(self, filters: Sequence[str]) -> bool:
+        """Return False: a state is complete."""
+        return False
+
+    def matching(
+        self, filters: Sequence[str], *, confirm: bool = False
+    ) -> AsyncGenerator[list["model.VersionedEntry"], None]:
         """Yield the entries of matching keys, in batches."""
         return self._repository.entry_batches(self._at.ref, *filters)
 

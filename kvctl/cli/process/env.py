@@ -46,7 +46,8 @@ async def env(
     becomes an underscore. A name that would begin with a digit gets a leading underscore. Two keys with the same name
     are an error (4), as are a named key that does not exist (3) and a value with a NUL byte, which no variable can hold
     (1). Variables that are already set are replaced. Values are passed as exact bytes and never appear on a command
-    line. Up to 1,024 keys are read from one consistent snapshot.
+    line. Up to 1,024 keys are read from one consistent snapshot, which has all that the leader of the stream had at the
+    start. A warning appears if no leader answers.
 
     Say which variables the bucket may set: with --prefix every name starts with TEXT, with --only NAME no others are
     set. One of them is required (2). Many variables change what a program loads or runs (PATH, LD_PRELOAD, TAR_OPTIONS,
@@ -72,11 +73,14 @@ async def env(
         )
     path = programs.find_program(words[0])
     try:
-        found = await _values(await parse_target(bucket).reader(session), named, wild)
+        reader = await parse_target(bucket).reader(session)
+        found = await _values(reader, named, wild)
     except KeyNotFound as error:
         if names and error.confirmed:
             error.hint = f"{error.hint}. Names after `--only` are separated by commas, as in `--only A,B`"
         raise
+    if reader.unsure(named + wild):
+        session.warn("The leader of the stream did not answer: keys may be missing")
     variables = _variables(found, prefix or "", upper, names)
     await session.close()
     _become(path, words, variables)
@@ -86,7 +90,7 @@ async def _values(reader: TargetReader, named: list[str], wild: list[str]) -> di
     """Return the values by key, a consistent snapshot if one response can hold them. Raises KeyNotFound."""
     found: dict[str, bytes] = {}
     filters = [*named, *wild] or [">"]
-    async for batch in reader.matching(filters):
+    async for batch in reader.matching(filters, confirm=True):
         found.update((entry.key, entry.value) for entry in batch)
     if missing := [key for key in named if key not in found]:
         entries = await reader.named(missing)

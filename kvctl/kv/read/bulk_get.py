@@ -186,41 +186,68 @@ class _Behind(Exception):
 
 
 async def matching_batches(
-    bucket: Bucket, filters: Sequence[str], *, leader: bool
+    bucket: Bucket, filters: Sequence[str], *, leader: bool, confirm: bool = False
 ) -> AsyncGenerator[list[Entry], None]:
     """Yield entries of live matching keys, no key twice, in the server's order.
 
     Up to 1,024 keys come from the nearest replica, consistent at one revision. A consumer reads more keys, and those of
     servers or buckets that do not answer such requests, and with `leader` everything up to the leader's last message.
+    If nothing matches at the replica, the leader confirms it. With `confirm`, a replica has to have all that the leader
+    had at the start; `unconfirmed` has the filters if no leader answers.
     """
     seen: set[str] = set()
     denied: PermissionDenied | None = None
     for text in filters:
         check_filter(text)
     await bucket.locate_elsewhere()
+    least, doubted = 0, False
+    if confirm and not leader:
+        await bucket.moved()
+        least = await bucket.newest(filters) or 0
     for _ in range(ATTEMPTS):
         if leader or not bucket.binding.direct:
             break
         try:
-            async with aclosing(_at_once(bucket, filters)) as pages:
+            async with aclosing(_at_once(bucket, filters, least)) as pages:
                 async for batch in pages:
                     seen.update(entry.key for entry in batch)
                     yield batch
-            if seen or not await bucket.moved():
+            if seen:
                 return
+            if not await bucket.moved():
+                if not await bucket.newest(filters):
+                    return
+                doubted = True
+                break
         except _Behind:
-            continue
+            doubted = bool(least)
         except PermissionDenied as error:
             denied = error
             break
         except (CannotAnswerMany, NoResponders, ConnectionLost):
             break
+    asks = leader or (doubted and not bucket.binding.filtered)
     try:
-        async with aclosing(_matching_list(bucket, filters, leader=leader)) as batches:
+        async with aclosing(_matching_lists(bucket, filters, leader=asks, alone=not seen)) as batches:
             async for batch in batches:
                 yield [entry for entry in batch if entry.key not in seen]
     except PermissionDenied as error:
         raise denied or error from None
+
+
+async def _matching_lists(
+    bucket: Bucket, filters: Sequence[str], *, leader: bool, alone: bool
+) -> AsyncGenerator[list[Entry], None]:
+    """Yield a list of the matching keys; an empty one of a mirror is confirmed by its origin, if it is `alone`."""
+    found = False
+    async with aclosing(_matching_list(bucket, filters, leader=leader)) as batches:
+        async for batch in batches:
+            found = found or bool(batch)
+            yield batch
+    if alone and not (found or leader) and bucket.judge != bucket.binding and await bucket.newest(filters):
+        async with aclosing(_matching_list(bucket, filters, leader=True)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> Entry | None:
@@ -235,8 +262,8 @@ async def literal_entry(bucket: Bucket, key: str, *, leader: bool = False) -> En
     return found
 
 
-async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[list[Entry], None]:
-    """Yield the answers of the nearest replica, consistent at one revision.
+async def _at_once(bucket: Bucket, filters: Sequence[str], least: int) -> AsyncGenerator[list[Entry], None]:
+    """Yield the answers of the nearest replica, consistent at one revision, which is at least `least`.
 
     Raises _Behind, TooManySubjects, NotUnderstood, NoResponders; MomentLost after some of them.
     """
@@ -244,7 +271,7 @@ async def _at_once(bucket: Bucket, filters: Sequence[str]) -> AsyncGenerator[lis
     request = DirectRequest(last_of=tuple(binding.subject(text) for text in filters))
     async with aclosing(multi_get.pages(binding.api, binding.stream, request)) as pages:
         async for page in pages:
-            if (page.up_to_sequence or 0) < bucket.own.highest:
+            if (page.up_to_sequence or 0) < max(bucket.own.highest, least):
                 raise _Behind
             entries = (from_message(bucket.name, len(binding.prefix), message) for message in page.messages)
             if living := [entry for entry in entries if entry.operation is Operation.PUT]:

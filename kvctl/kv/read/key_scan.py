@@ -162,7 +162,7 @@ class KeyHistoryScan:
         async with OrderedConsumer(self._binding.api, self._binding.stream, selection) as consumer:
             state = consumer.info["state"] if consumer.info else None
             end = int(state["last_seq"]) if state else cut
-            everything = choice.everything and not _is_filtered(self._binding)
+            everything = choice.everything and not self._binding.filtered
             self.complete = everything and state is not None and consumer.expected == state["messages"]
             async for batch in consumer.batches():
                 for subject, reply, header, _ in choice.of(batch):
@@ -236,7 +236,7 @@ async def last_removed(binding: Binding, cut: int, kept: Retention) -> int | Non
 
     Reads the headers of all its messages, unless it lacks none; of a mirror with a filter, its origin's.
     """
-    if _is_filtered(binding):
+    if binding.filtered:
         binding = binding.source
     try:
         state = (await streams.info(binding.api, binding.stream))["state"]
@@ -247,14 +247,6 @@ async def last_removed(binding: Binding, cut: int, kept: Retention) -> int | Non
     except (NotFoundError, PermissionDenied, UnreachableError):
         return None
     return scan.removed()
-
-
-def _is_filtered(binding: Binding) -> bool:
-    """Return True if a mirror, or one that it mirrors, has only some of its origin's keys."""
-    mirror = (binding.info["config"].get("mirror") if binding.info else None) or {}
-    if mirror.get("filter_subject") or mirror.get("subject_transforms"):
-        return True
-    return binding.origin is not None and _is_filtered(binding.origin)
 
 
 def _dropped(info: StreamInfo) -> str | None:
