@@ -83,8 +83,8 @@ BUDGETS = {
     "topology doctor labs": (11_980, 53),
     "versions tables": (8_615, 47),
     "pipeline": (8_285, 46),
-    "cli render documents deferred phrases suggest units topics __main__": (21_020, 111),
-    "core": (19_370, 84),
+    "cli render documents deferred phrases suggest units topics __main__": (21_050, 111),
+    "core": (19_510, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
