@@ -197,7 +197,7 @@ def _single_fields(row: Row) -> Iterator[tuple[Any, ...]]:
             elif name in _RECORDS:
                 yield one, *(item[key] for key in _RECORDS[name])
             else:
-                yield one, next((item[key] for key in _NAMING if key in item), item)
+                yield one, _name(item)
 
 
 _SINGULARS = {"dependents": "replica", "branches": "branch", "partition_details": "partition", "prefixes": "prefix"}
@@ -221,7 +221,20 @@ def _json_bytes(text: str, terminal: bool) -> bytes:
 def _field(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return "" if value is None or value == [] else _encode(value)
+    if value is None or value == []:
+        return ""
+    return (_names(value) if isinstance(value, list | tuple) else None) or _encode(value)
+
+
+def _names(items: Sequence[Any]) -> str | None:
+    """Return what a list names, joined by commas; None if that is not all that it says, or a name has a comma."""
+    names = [item if isinstance(item, str) else _name(item) for item in items]
+    return ",".join(names) if all(isinstance(name, str) and "," not in name for name in names) else None
+
+
+def _name(item: Any) -> Any:
+    """Return the field that names an object, else the object."""
+    return next((item[key] for key in _NAMING if key in item), item) if isinstance(item, dict) else item
 
 
 def _tsv_escaped(text: str) -> str:

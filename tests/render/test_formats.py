@@ -172,3 +172,18 @@ def test_fields_of_a_document_are_lines():
     assert render(FieldsWriter(document(row)), [row]) == (
         b'name\tB\\n\nttl\t\ncluster\t{"leader": "n1"}\norigin\tA\ntag\tx\ntag\ty\n'
     )
+
+
+def test_a_list_of_names_is_the_names_with_commas_in_tsv():
+    columns = [Column(name) for name in "a b c d e f".split()]
+    row = {
+        "a": ["x.>", "y"],
+        "b": [{"name": "ORDERS", "domain": None}, {"name": "STOCK", "domain": "hub"}],
+        "c": ["x,y", "z"],
+        "d": [{"field": "ttl", "before": 1}],
+        "e": [],
+        "f": {"name": "one"},
+    }
+    assert render(TsvWriter(View(columns=columns)), [row]).decode() == (
+        'x.>,y\tORDERS,STOCK\t["x,y", "z"]\t[{"field": "ttl", "before": 1}]\t\t{"name": "one"}\n'
+    )
