@@ -13,7 +13,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.names import check_bucket, check_filter
@@ -21,6 +21,9 @@ from kvctl.phrases import quoted
 from kvctl.suggest import did_you_mean
 from kvctl.units import format_duration, parse_duration, parse_time
 from kvctl.urls import addresses, redact
+
+if TYPE_CHECKING:
+    from kvctl.pipeline.tables.storage import TablePlace
 
 WIDTH = 78
 HEADING = "## Options\n"
@@ -198,7 +201,9 @@ class SourceOptions:
         "Write unconditionally, only keys that do not exist, or only at the revision in the column `revision`",
     )
     if_different: bool = _flag(_WRITE, "Skip rows whose value the bucket already has")
-    dead_letter: str | None = _option(_WRITE, "PATH", "Folder for rows that cannot be written, instead of failing")
+    dead_letter: str | TablePlace | None = _option(  # noqa: RUF009 - a field, not a shared value
+        _WRITE, "URI", "Folder or URL for rows that cannot be written, instead of failing"
+    )
     write_id: str | None = _option(
         _WRITE, "TEXT", "Id of a write: the same query run again with the same id continues an interrupted write"
     )

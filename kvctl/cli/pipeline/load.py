@@ -1,8 +1,8 @@
 """`kvctl pipeline load`: import of an export or a table into a bucket."""
 
+import asyncio
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from kvctl.cli.app.command import command
@@ -10,8 +10,8 @@ from kvctl.cli.app.options import DryRun, Force, argument, bucket_names, flag, o
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
 from kvctl.cli.keys.arguments import check_writable
-from kvctl.cli.pipeline.export import folder_of, hashing
-from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
+from kvctl.cli.pipeline.export import hashing
+from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import PIPELINE_LOADED
 from kvctl.errors import ConflictError, PartlyDone, UsageError
 from kvctl.kv import config, settings
@@ -24,7 +24,7 @@ from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
-Path = Annotated[str, argument("PATH", "Folder of an export, or file or folder of a table")]
+Uri = Annotated[str, argument("URI", "Export or capture, or file, folder or URL of a table")]
 Into = Annotated[str, option("--into", "BUCKET", "Bucket to write into", bucket_names)]
 KeyColumn = Annotated[str | None, option("--key", "COL", "Table column that holds the key; `key` by default")]
 ValueColumn = Annotated[str | None, option("--value", "COL", "Table column that holds the value; `value` by default")]
@@ -33,13 +33,13 @@ TableFormat = Annotated[
     option(
         "--format",
         "FORMAT",
-        "Table format: `parquet`, `json`, `csv` or `tsv`; by default from its extension",
-        one_of("parquet", "json", "csv", "tsv"),
+        "Table format: `delta`, `parquet`, `json`, `csv` or `tsv`; by default from its extension",
+        one_of("delta", "parquet", "json", "csv", "tsv"),
     ),
 ]
 Create = Annotated[bool, flag("--create", "Create the bucket with the configuration of the export")]
 IfDifferent = Annotated[bool, flag("--if-different", "Write only values that differ from the bucket's")]
-DeadLetter = Annotated[str | None, option("--dead-letter", "DIR", "Folder for rejected rows, with the causes")]
+DeadLetter = Annotated[str | None, option("--dead-letter", "URI", "Folder or URL for rejected rows, with the causes")]
 
 
 @command(
@@ -48,6 +48,7 @@ DeadLetter = Annotated[str | None, option("--dead-letter", "DIR", "Folder for re
         "kvctl pipeline load orders.export --into orders-copy --create",
         "kvctl pipeline load orders.export --into orders --if-different",
         "kvctl pipeline load stock.parquet --into stock --key sku --value count",
+        "kvctl pipeline load s3://lake/stock --into stock --format delta --key sku --value count",
     ],
     see=["pipeline export", "load", "help pipeline"],
     prints=(PIPELINE_LOADED,),
@@ -55,7 +56,7 @@ DeadLetter = Annotated[str | None, option("--dead-letter", "DIR", "Folder for re
 )
 async def load(
     session: Session,
-    path: Path,
+    uri: Uri,
     into: Into,
     key: KeyColumn = None,
     value: ValueColumn = None,
@@ -67,14 +68,15 @@ async def load(
     placement: Placement,
     dry_run: DryRun = False,
     force: Force = None,
+    storage_option: StorageOptions = None,
     target: OnSpark,
 ) -> None:
-    """Load an export or a table into a bucket.
+    """Load an export, a capture or a table into a bucket.
 
-    The files of an export are checked against its manifest first. If one is damaged, nothing is written (4). With --key
-    or --value, PATH is a table of your own: Parquet, JSON with one object per line, or CSV or TSV with a header. Text
-    is written as UTF-8, numbers as text, nested values as JSON. The columns `encoding` (`base64`) and `ttl` (seconds)
-    are applied.
+    The files of an export are checked first. If one is damaged, nothing is written (4). With --key or --value, URI is a
+    table of your own: a Delta table, Parquet, JSON with one object per line, or CSV or TSV with a header. Text is
+    written as UTF-8, numbers as text, nested values as JSON. The columns `encoding` (`base64`) and `ttl` (seconds) are
+    applied.
 
     --create creates the bucket with the export's configuration, under the given name. Without it, the bucket must exist
     (3). Revisions and times are set by the bucket. An export of history is loaded in the order of each key's entries;
@@ -87,14 +89,14 @@ async def load(
     check_bucket(into) if dry_run else check_writable(session, into)
     changes = _changes(create, placement)
     options = pipeline_options.parse({"bucket": into, **source_options(session, target)})
-    source = await open_input(session, path, key, value, format)
+    source = await open_input(session, TablePlace.parse(uri, storage_option or ()), key, value, format)
     order = load_job.Order(
         create=create, changes=changes, shorter_history="shorter-history" in (force or ()), dry_run=dry_run
     )
     options = replace(
         options,
         if_different=if_different and not source.history,
-        dead_letter=str(folder_of(dead_letter)) if dead_letter else None,
+        dead_letter=TablePlace.parse(dead_letter, storage_option or ()) if dead_letter else None,
     )
     job = partial(load_job.load, source=source, target=options, order=order)
     left = f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it"
@@ -109,24 +111,26 @@ async def load(
 
 
 async def open_input(
-    session: Session, path: str, key: str | None, value: str | None, format: str | None
+    session: Session, place: TablePlace, key: str | None, value: str | None, format: str | None
 ) -> "load_job.Input":
     """Open a table if a column or format is given, else an export after verifying it. Raises like `open_export`."""
-    folder = folder_of(path)
     if key or value or format:
-        return load_job.open_table(folder, key=key, value=value, format=format)
-    _check_export(folder)
-    total = stored_table.open_table(TablePlace(str(folder))).bytes
-    return await hashing(session, f"Verifying {folder.name}", total, partial(load_job.open_export, folder))
+        return await asyncio.to_thread(load_job.open_table, place, key=key, value=value, format=format)
+    await asyncio.to_thread(_check_export, place)
+    total = (await asyncio.to_thread(stored_table.open_table, place)).bytes
+    return await hashing(session, f"Verifying {place.name}", total, partial(load_job.open_export, place))
 
 
-def _check_export(folder: "FilePath") -> None:
-    """Raise UsageError for a data file, ConflictError for a folder of data files without a manifest."""
-    if not folder.exists() or stored_table.is_table(TablePlace(str(folder))) or file_rows.format_of(folder) is None:
+def _check_export(place: TablePlace) -> None:
+    """Raise UsageError for a data file, ConflictError for a folder of data files that is not an export."""
+    if (place.path is not None and not place.path.exists()) or stored_table.is_table(place):
         return
-    problem = f"`{folder}` is not a complete export: it has no `{stored_table.MANIFEST}`"
+    if file_rows.format_of(place) is None:
+        return
+    problem = f"`{place}` is not a complete export: it has no `{stored_table.MANIFEST}`"
     hint = "To read a table of your own, add `--key COL`, `--value COL` or `--format`"
-    raise UsageError(problem, hint=hint) if folder.is_file() else ConflictError(problem, hint=hint)
+    file = place.path is None or place.path.is_file()
+    raise UsageError(problem, hint=hint) if file else ConflictError(problem, hint=hint)
 
 
 _LOADED = columns("bucket path rows written unchanged rejected seconds")
@@ -134,7 +138,7 @@ _LOADED = columns("bucket path rows written unchanged rejected seconds")
 
 def _rejected(found: "load_job.LoadResult", folder: str | None) -> PartlyDone:
     """Build the error for rejected rows, which are in `folder`, if any."""
-    kept = f"the rejected rows are in `{folder}`" if folder else "use `--dead-letter DIR` to keep the rejected rows"
+    kept = f"the rejected rows are in `{folder}`" if folder else "use `--dead-letter URI` to keep the rejected rows"
     text = _rejected_rows(found, "was" if found.rejected == 1 else "were")
     return PartlyDone(text, hint=f"The other rows were written; {kept}")
 

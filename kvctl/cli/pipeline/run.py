@@ -10,7 +10,7 @@ from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import parse_metadata
 from kvctl.cli.flows import show_result
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
-from kvctl.cli.pipeline.runner import OnSpark, given_options, run_job, source_options
+from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, given_options, run_job, source_options
 from kvctl.cli.records import AUDIT, AUDIT_DIFFERENCE, NEW_COMMIT, PIPELINE_COMMIT_PLAN, PIPELINE_PLAN, RAN, SPARK
 from kvctl.cli.repo import views
 from kvctl.cli.repo.commit import Meta
@@ -21,10 +21,12 @@ from kvctl.errors import UsageError
 from kvctl.kv import names as kv_names
 from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline import require_spark
 from kvctl.pipeline.jobs import audit as audit_job
 from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import commit as commit_job
 from kvctl.pipeline.jobs import run as jobs_run
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -88,7 +90,7 @@ async def audit(
 async def commit(
     session: Session,
     at: AtBranch,
-    path: Annotated[str, option("--from", "PATH", "Folder of an export, or a table")],
+    uri: Annotated[str, option("--from", "URI", "Export, or file, folder or URL of a table")],
     message: Message,
     meta: Meta = None,
     key: KeyColumn = None,
@@ -96,14 +98,15 @@ async def commit(
     format: TableFormat = None,
     author: Author = None,
     dry_run: DryRun = False,
+    storage_option: StorageOptions = None,
     *,
     target: OnSpark,
 ) -> None:
     """Record an export or a table as one commit of a versioned bucket.
 
     The commit contains exactly these rows, with the same tree and root as after loading and committing them. Spark's
-    tasks sort and store the leaves, then the branch moves atomically. The branch must have no staged changes (4). PATH
-    is an export or a table as for `kvctl pipeline load`. TTLs and headers are left out.
+    tasks sort and store the leaves, then the branch moves atomically. The branch must have no staged changes (4). The
+    rows are those of `kvctl pipeline load`. TTLs and headers are left out.
 
     After a crash, run the command again: it makes one commit in total. If the branch already holds the rows under this
     message, that commit is shown. Otherwise a commit without changes exits 1.
@@ -116,7 +119,7 @@ async def commit(
     named = parse_metadata(meta or ())
     options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     repository = await open_branch(session, place, author=author, write=not dry_run)
-    source = await open_input(session, path, key, value, format)
+    source = await open_input(session, TablePlace.parse(uri, storage_option or ()), key, value, format)
     if source.history:
         raise UsageError(
             "The export holds every entry, but a commit holds one value per key", hint="Export without `--mode history`"
@@ -214,6 +217,7 @@ async def check(session: Session, *, target: OnSpark) -> None:
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
     `kvctl pipeline` start Spark the same way.
     """
+    require_spark()
     found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))

@@ -98,7 +98,7 @@ def _contents(spark: SparkSession, source: CaptureFolder, state: CaptureState) -
 def _changes(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], _SCHEMA)
-    return spark.read.schema(_SCHEMA).parquet(*[literal(path) for path in paths])
+    return spark.read.schema(_SCHEMA).parquet(*[literal(TablePlace(str(path))) for path in paths])
 
 
 def _require_all(paths: Sequence[Path], source: CaptureFolder, state: CaptureState) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
@@ -25,8 +24,10 @@ from kvctl.pipeline.tables.stored_table import Advance, StoredTable
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from kvctl.pipeline.spark.engine import Engine
+    from kvctl.pipeline.write.write_task import TaskResult
     from kvctl.pipeline.write.writer import WriteSummary
 
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class Input:
     """Rows to load: an export that was verified, or a table with its columns of keys and values."""
 
-    path: Path
+    place: TablePlace
     format: str
     table: StoredTable | None = None
     key: str = "key"
@@ -76,31 +77,33 @@ class LoadResult:
     seconds: float
 
 
-def open_export(path: Path, advance: Advance = lambda _: None) -> Input:
-    """Open an export, after all its files were compared with what was written.
+def open_export(place: TablePlace, advance: Advance = lambda _: None) -> Input:
+    """Open a table of kvctl, after all its files were compared with what was written.
 
     Raises NotFoundError, and ConflictError for a damaged one: nothing was written.
     """
-    table = stored_table.open_table(TablePlace(str(path)))
+    table = stored_table.open_table(place)
     stored_table.require_whole(table, advance)
-    return Input(path=path, format=table.format, table=table)
+    return Input(place=place, format=table.format, table=table)
 
 
-def open_table(path: Path, *, key: str | None, value: str | None, format: str | None = None) -> Input:
-    """Open a table from elsewhere: a file or a folder of files. Raises NotFoundError, UsageError."""
-    if not path.exists():
-        raise NotFoundError(f"`{path}` does not exist")
-    if stored_table.is_table(TablePlace(str(path))):
+def open_table(place: TablePlace, *, key: str | None, value: str | None, format: str | None = None) -> Input:
+    """Open a table from elsewhere: a file, a folder of files, or a Delta table. Raises NotFoundError, UsageError."""
+    if place.path is not None and not place.path.exists():
+        raise NotFoundError(f"`{place}` does not exist")
+    if stored_table.is_own(place):
         raise UsageError("`--key` and `--value` cannot be used with an export", hint="Omit them")
-    known = format or file_rows.format_of(path) or ""
-    if known not in file_rows.EXTENSIONS.values():
-        formats = ", ".join(dict.fromkeys(file_rows.EXTENSIONS.values()))
-        problem = f"`{format}` is not a table format" if format else f"Unknown format of `{path}`"
+    known = format or file_rows.format_of(place) or ("delta" if stored_table.is_table(place) else "")
+    if format is None and known == "parquet" and stored_table.is_table(place):
+        known = "delta"
+    if known not in file_rows.FORMATS:
+        formats = ", ".join(file_rows.FORMATS)
+        problem = f"`{format}` is not a table format" if format else f"Unknown format of `{place}`"
         raise UsageError(problem, hint=f"Set `--format` to one of {formats}")
     named = (key or "key", value or "value")
     if named[0] == named[1]:
         raise UsageError(f"Column `{named[0]}` cannot be both key and value")
-    return Input(path=path, format=known, key=named[0], value=named[1])
+    return Input(place=place, format=known, key=named[0], value=named[1])
 
 
 def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> LoadResult:
@@ -113,21 +116,26 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     begun = time.monotonic()
     with engine.explaining():
         created, entries = worker_connection.run(_prepare(source, target, order))
-        rows = rows_of(engine, source)
         if order.dry_run:
-            summary = WriteSummary(source.table.rows) if source.table else _checked(rows)
+            summary = WriteSummary(source.table.rows) if source.table else _checked(rows_of(engine, source))
         else:
-            if source.history:
-                rows = _in_order(engine, rows, target, entries)
-            elif order.create and entries:
+            if order.create and entries and not source.history:
                 target = replace(target, if_different=True)  # left by an interrupted load
+            if source.history:
+                in_order = _in_order(engine, rows_of(engine, source), target, entries)
             engine.doing = "writing"
-            summary = write(rows, target)
+            if source.history:
+                summary = write(in_order, target)
+            elif source.table:
+                summary = _write_shares(engine, source.table, target)
+            else:
+                summary = write(rows_of(engine, source), target)
     written, rejected = summary.written, summary.rejected
     count = source.table.rows if source.table else written + rejected + summary.unchanged
     unchanged, seconds = count - written - rejected, time.monotonic() - begun
-    place = str(source.path)
-    return LoadResult(target.bucket, place, created, count, written, unchanged, rejected, summary.samples, seconds)
+    return LoadResult(
+        target.bucket, str(source.place), created, count, written, unchanged, rejected, summary.samples, seconds
+    )
 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
@@ -169,9 +177,8 @@ def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str,
 def rows_of(engine: Engine, source: Input) -> DataFrame:
     """Return the rows as columns that the data source writes."""
     if source.table is None:
-        return file_rows.read_table(engine.spark, source.path, source.format, source.key, source.value)
-    rows = file_rows.read(engine.spark, source.table)
-    return rows if source.history else rows.drop("operation", "revision")
+        return file_rows.read_table(engine, source.place, source.format, source.key, source.value)
+    return file_rows.read(engine, source.table)
 
 
 def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: int) -> DataFrame:
@@ -204,13 +211,34 @@ def _checked(rows: DataFrame) -> WriteSummary:
 
 def write(rows: DataFrame, target: SourceOptions) -> WriteSummary:
     """Write the rows in tasks, as the data source does, and return what they did. Raises as the data source."""
+    return _written(rows.schema, target, lambda write: tasks.over_rows(rows, lambda batches: [write(batches)]))
+
+
+def _write_shares(engine: Engine, table: StoredTable, target: SourceOptions) -> WriteSummary:
+    """Write the rows of a table of kvctl, which tasks read from its files, without Spark SQL."""
+    from kvctl.pipeline.read.columns import schema_of
+
+    columns = file_rows.columns_of(table)
+    shares = file_rows.shares(table)
+
+    def write_all(write: Callable[[Iterator[pa.RecordBatch]], TaskResult]) -> list[TaskResult]:
+        return tasks.over_items(engine, shares, lambda share: [write(file_rows.read_share(share, columns))])
+
+    return _written(schema_of(columns), target, write_all)
+
+
+def _written(
+    schema: StructType,
+    target: SourceOptions,
+    work: Callable[[Callable[[Iterator[pa.RecordBatch]], TaskResult]], list[TaskResult]],
+) -> WriteSummary:
     from kvctl.pipeline.spark.failure import explained
     from kvctl.pipeline.write.writer import KvWriter
 
     try:
-        writer = KvWriter(rows.schema, target)
+        writer = KvWriter(schema, target)
         try:
-            messages = tasks.over_rows(rows, lambda batches: [writer.write(batches)])
+            messages = work(writer.write)
         except BaseException:
             writer.abort()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -27,15 +28,28 @@ def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[
         return []
     if not engine.target.remote:
         return engine.context.parallelize(items, len(items)).flatMap(work).collect()
+    return over_rows(
+        _frame(engine, items), lambda batches: (result for item in _items(batches) for result in work(item))
+    )
+
+
+def rows_of(
+    engine: Engine, items: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """Return the rows that tasks read of each item, in a task each."""
+    if not items:
+        return engine.spark.createDataFrame([], schema)
+    return _frame(engine, items).mapInArrow(lambda batches: chain.from_iterable(map(read, _items(batches))), schema)
+
+
+def _frame(engine: Engine, items: Sequence[Any]) -> DataFrame:
     rows = [(number, pickle.dumps(item)) for number, item in enumerate(items)]
-    frame = engine.spark.createDataFrame(rows, "number int, item binary").repartitionByRange(len(items), "number")
+    return engine.spark.createDataFrame(rows, "number int, item binary").repartitionByRange(len(items), "number")
 
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[R]:
-        for batch in batches:
-            for item in batch.column(1).to_pylist():
-                yield from work(pickle.loads(item))
 
-    return over_rows(frame, each)
+def _items(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        yield from map(pickle.loads, batch.column(1).to_pylist())
 
 
 def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]) -> list[R]:

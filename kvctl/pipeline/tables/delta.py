@@ -29,14 +29,14 @@ class KvTable:
         self._table = table
 
     @classmethod
-    def find(cls, place: TablePlace) -> KvTable | None:
-        """Open the table of a place; None if there is none. Raises ConflictError for a damaged one."""
+    def find(cls, place: TablePlace, version: int | None = None) -> KvTable | None:
+        """Open the last, or another, version of a table; None if there is none. Raises ConflictError if damaged."""
         from deltalake import DeltaTable
 
         with explained(place):
             if not DeltaTable.is_deltatable(place.uri, place.delta_options()):
                 return None
-            return cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
+            return cls(place, DeltaTable(place.uri, version, storage_options=place.delta_options()))
 
     @classmethod
     def create(
@@ -88,6 +88,11 @@ class KvTable:
         for part in parts:
             check_name(part.name, str(self.place))
         return parts
+
+    def dataset(self) -> Any:
+        """Return the rows as a dataset of pyarrow, with the values of partitions."""
+        with explained(self.place):
+            return self._table.to_pyarrow_dataset(filesystem=self.place.file_system())
 
     def removed(self) -> set[str]:
         """Return the files of earlier versions that are still stored."""

@@ -1,18 +1,32 @@
-"""Rows in files: read the entries of an export, or the rows of a table from elsewhere: Parquet, JSON or CSV."""
+"""Rows in files: read the entries of a table of kvctl, or the rows of one from elsewhere: Delta, Parquet, JSON or CSV.
+
+Tasks read Delta tables, and Parquet in object stores, with pyarrow. Other files are read by Spark, which needs file
+systems of its own for object stores.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from kvctl.errors import UsageError
+from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
+from kvctl.pipeline.error_transport import crossing
+from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import StoredTable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from kvctl.pipeline.spark.engine import Engine
 
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
 """Columns that are read back."""
@@ -25,8 +39,21 @@ EXTENSIONS = {
     ".tsv": "tsv",
     ".tab": "tsv",
 }
+FORMATS = tuple(dict.fromkeys(("delta", *EXTENSIONS.values())))
+"""Forms of tables from elsewhere."""
 
-_SCHEMA = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
+_TYPES = {
+    "key": "string",
+    "value": "binary",
+    "revision": "bigint",
+    "operation": "string",
+    "ttl": "double",
+    "headers": "map<string,string>",
+}
+ROWS = 10_000
+"""Maximum rows of a batch."""
+SHARE_BYTES = 32 << 20
+"""Bytes of a file for each task."""
 _CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 PROBLEM = "_problem"
 """Column that is not written: the reason why its row cannot be written, if known."""
@@ -42,21 +69,96 @@ _TTL = "if(lower(cast(ttl as string)) = 'never', double('Infinity'), try_cast(tt
 _NO_TTL = "concat('`', ttl, '` is not a ttl in seconds')"
 
 
-def read(spark: SparkSession, table: StoredTable) -> DataFrame:
-    """Read the rows of an export, with columns of the data source except `created` and empty columns."""
+@dataclass(frozen=True, slots=True)
+class FileShare:
+    """Share of a task in a data file of a table: every `of`-th row group, from `number` on."""
+
+    place: TablePlace
+    name: str
+    number: int
+    of: int
+
+
+def shares(table: StoredTable) -> list[FileShare]:
+    """Return the tasks' shares in the rows of a table of kvctl."""
+    counts = [(part.name, -(-part.bytes // SHARE_BYTES)) for part in table.parts if part.rows]
+    return [FileShare(table.place, name, number, count) for name, count in counts for number in range(count)]
+
+
+def read_share(share: FileShare, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a table of kvctl, with these columns. Raises KvctlError."""
+    from pyarrow import ArrowException, parquet
+
+    with crossing(), share.place.explained("read"), share.place.opened(share.name) as stream:
+        try:
+            file = parquet.ParquetFile(stream)
+            groups = range(share.number, file.num_row_groups, share.of)
+            yield from file.iter_batches(ROWS, row_groups=groups, columns=list(columns))
+        except ArrowException as error:
+            raise KvctlError(f"Could not read `{share.name}` in `{share.place}`: {error}") from None
+
+
+def columns_of(table: StoredTable) -> list[str]:
+    """Return the columns of a table of kvctl that are written; only a history needs revisions."""
     wanted = [name for name in READ if name in table.origin.columns]
-    folder = Path(table.place.uri)
-    paths = [literal(folder / part.name) for part in table.parts if part.rows]
-    rows = spark.read.schema(_SCHEMA).parquet(*paths) if paths else spark.createDataFrame([], _SCHEMA)
-    return rows.select(*wanted)
+    return wanted if table.origin.history else [name for name in wanted if name != "revision"]
 
 
-def read_table(spark: SparkSession, path: Path, format: str, key: str, value: str) -> DataFrame:
+def read(engine: Engine, table: StoredTable) -> DataFrame:
+    """Read the rows of a table of kvctl, with columns of the data source except `created` and empty columns."""
+    wanted = columns_of(table)
+    schema = ", ".join(f"{name} {_TYPES[name]}" for name in wanted)
+    return tasks.rows_of(engine, shares(table), partial(read_share, columns=wanted), schema)
+
+
+def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
+    """Read a Delta table, or Parquet files of an object store, file by file. Raises ConflictError, KvctlError."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    version = None
+    if format == "delta":
+        table = KvTable.find(place)
+        if table is None:
+            raise UsageError(f"`{place}` is not a Delta table")
+        version = table.version
+    found = _dataset(place, version)
+    items = [(place, version, number) for number, _ in enumerate(found.get_fragments())]
+    schema = from_arrow_schema(found.schema).simpleString()
+    return tasks.rows_of(engine, items, _read_file, schema.removeprefix("struct<").removesuffix(">"))
+
+
+def _read_file(item: tuple[TablePlace, int | None, int]) -> Iterator[pa.RecordBatch]:
+    place, version, number = item
+    with crossing(), place.explained("read"):
+        found = _dataset(place, version)
+        fragment = list(found.get_fragments())[number]
+        yield from fragment.to_batches(found.schema, batch_size=ROWS)
+
+
+def _dataset(place: TablePlace, version: int | None) -> Any:
+    """Return the rows of a version of a Delta table, or of Parquet files in or at a place."""
+    from pyarrow import dataset
+
+    if version is not None:
+        table = KvTable.find(place, version)
+        assert table is not None
+        return table.dataset()
+    folder, _, name = place.uri.rpartition("/")
+    if EXTENSIONS.get(PurePosixPath(name).suffix) == "parquet":
+        return dataset.dataset([name], filesystem=TablePlace(folder, place.options).file_system(), format="parquet")
+    names = sorted(name for name in place.listing() if not stored_table.hidden(name))
+    if not names:
+        raise NotFoundError(f"`{place}` has no files")
+    return dataset.dataset(names, filesystem=place.file_system(), format="parquet")
+
+
+def read_table(engine: Engine, place: TablePlace, format: str, key: str, value: str) -> DataFrame:
     """Read a table from elsewhere as `key`, `value`, `ttl` if it has one, and `_problem`. Raises UsageError.
 
     Column `_problem` says why a row cannot be read, or would not be written as it is.
     """
-    found = _table(spark, path, format)
+    by_tasks = format == "delta" or (format == "parquet" and place.path is None)
+    found = _read_files(engine, place, format) if by_tasks else _table(engine.spark, place, format)
     types = dict(found.dtypes)
     broken = types.pop(_BROKEN, None) is not None
     for name, option in ((key, "--key"), (value, "--value")):
@@ -85,27 +187,30 @@ def read_table(spark: SparkSession, path: Path, format: str, key: str, value: st
     )
 
 
-def _table(spark: SparkSession, path: Path, format: str) -> DataFrame:
+def _table(spark: SparkSession, place: TablePlace, format: str) -> DataFrame:
     """Read the table as it is; a separate column has each malformed row."""
     reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
-    found = reader.load(_inferred(path, format))
+    found = reader.load(_inferred(place, format))
     if format not in ("csv", "tsv") or not found.columns:
         return found
-    return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(path))
+    return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(place))
 
 
-def _inferred(path: Path, format: str) -> str:
+def _inferred(place: TablePlace, format: str) -> str:
     """Return a path whose columns Spark infers. Raises UsageError if Spark would then read it as a pattern."""
-    if format != "parquet" and literal(path) != f"file:{path}":
+    if place.path is not None and format != "parquet" and literal(place) != f"file:{place}":
         raise UsageError(
-            f"Spark cannot read `{path}`: it interprets the name as a pattern",
+            f"Spark cannot read `{place}`: it interprets the name as a pattern",
             hint="Use a path without `[]{}*?` and backslashes",
         )
-    return literal(path)
+    return literal(place)
 
 
-def format_of(path: Path) -> str | None:
+def format_of(place: TablePlace) -> str | None:
     """Return the format given by the extension of a file, or of a folder's first file."""
+    path = place.path
+    if path is None:
+        return EXTENSIONS.get(PurePosixPath(place.uri).suffix.lower())
     first = path if path.is_file() else next(data_files(path), path)
     return EXTENSIONS.get(first.suffix.lower())
 
@@ -148,9 +253,11 @@ def _table_options(format: str) -> Mapping[str, str]:
     return {}
 
 
-def literal(path: Path) -> str:
-    """Return a path as a Spark path: on this machine's file system, and not a pattern."""
-    return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", str(path))
+def literal(place: TablePlace) -> str:
+    """Return a place as Spark names it: a path of this machine that is no pattern, or a URL for Hadoop."""
+    if place.path is None:
+        return re.sub("^s3:", "s3a:", place.uri)
+    return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", place.uri)
 
 
 def _quoted(name: str) -> str:

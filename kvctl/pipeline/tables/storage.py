@@ -143,6 +143,12 @@ class TablePlace:
             with self.explained("write"):
                 flush_folder(self.path / folder)
 
+    def file_system(self) -> Any:
+        """Return pyarrow's file system of the place itself."""
+        from pyarrow import fs
+
+        return fs.SubTreeFileSystem(self._base or self.uri, fs.LocalFileSystem() if self.path else self._fs)
+
     def delta_options(self) -> dict[str, str]:
         """Return the options for delta-rs, which reads the environment itself."""
         return dict(self.options)

@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,6 +142,13 @@ def is_table(place: TablePlace) -> bool:
     return bool(place.sizes([MANIFEST])) or KvTable.find(place) is not None
 
 
+def is_own(place: TablePlace) -> bool:
+    """Return whether kvctl wrote the table there."""
+    with suppress(ConflictError):
+        return is_table(place) and bool(open_table(place))
+    return bool(place.sizes([MANIFEST]))
+
+
 def open_table(place: TablePlace) -> StoredTable:
     """Open a table that kvctl wrote.
 
@@ -171,7 +179,7 @@ def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damag
     opened = KvTable.find(place) if table.format == DELTA else None
     if opened is not None:
         known |= opened.removed() | {name for name in stored if hash_in(name)}  # of other versions, and unfinished ones
-    extra = [name for name in stored if name not in known and not _hidden(name)]
+    extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
     compared = in_parallel(lambda part: _compared(place, part, advance), table.parts)
     return sorted([*found, *(damage for damage in compared if damage)])
@@ -196,7 +204,7 @@ def in_parallel(work: Callable[[_IN], _OUT], items: Iterable[_IN]) -> list[_OUT]
         return list(pool.map(work, items))
 
 
-def _hidden(name: str) -> bool:
+def hidden(name: str) -> bool:
     """Return whether readers skip the file: its name, or that of a folder, begins with `_` or `.`."""
     return any(part.startswith(("_", ".")) for part in name.split("/"))
 

@@ -7,23 +7,23 @@ the same on every attempt, and is written atomically.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kvctl import atomic_file
-from kvctl.errors import KvctlError, UsageError
+from kvctl.atomic_file import PARTIAL
+from kvctl.errors import UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, target_of
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
 from kvctl.pipeline.write.decision import WriteMode
@@ -33,21 +33,22 @@ from kvctl.pipeline.write.task_registry import Beginning, begin, claim
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow import fs
 
 
 CAUSE = "cause"
 
 
 class DeadLetters:
-    """File of one task, started with the first row; a context manager that leaves nothing if the task fails."""
+    """File of one task, complete or not there: it is stored when the task ends, and replaces that of an attempt before.
 
-    def __init__(self, folder: str, task: str) -> None:
-        self._folder = folder
+    A context manager. Raises KvctlError if the folder is not writable.
+    """
+
+    def __init__(self, place: TablePlace, task: str) -> None:
+        self._place = place
         self._task = task
-        self._files: fs.FileSystem
+        self._file: BinaryIO | None = None
         self._writer: Any = None
-        self._open_file = ExitStack()
 
     def __enter__(self) -> DeadLetters:
         return self
@@ -55,76 +56,31 @@ class DeadLetters:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is None:
-            if kind is None:
-                self._remove_former()
+        name = f"{self._task}.parquet"
+        if self._file is None:
+            if kind is None and self._place.sizes([name]):
+                self._place.remove([name])
             return
-        try:
-            self._open_file.__exit__(kind, error, trace)
-        except OSError as failure:
-            raise self._failed(failure) from None
+        with self._file as file:
+            self._writer.close()
+            if kind is None:
+                file.seek(0)
+                partial = f"_{self._task}.{secrets.token_hex(4)}{PARTIAL}"
+                self._place.write(partial, file)
+                self._place.move(partial, name)
 
     def add(self, chunk: RowChunk, causes: dict[int, str]) -> None:
-        """Add these rows of a batch. Raises KvctlError if the folder is not writable."""
+        """Add these rows of a batch."""
         import pyarrow as pa
+        from pyarrow import parquet
 
         places = sorted(causes)
         rows = chunk.batch.take(pa.array(places, pa.int32()))
         table = pa.Table.from_batches([rows]).append_column(CAUSE, pa.array([causes[at] for at in places], pa.string()))
-        try:
-            if self._writer is None:
-                self._begin(table.schema)
-            self._writer.write_table(table)
-        except OSError as error:
-            raise self._failed(error) from None
-
-    def _begin(self, schema: pa.Schema) -> None:
-        from pyarrow import parquet
-
-        self._open()
-        self._files.create_dir(self._root, recursive=True)
-        with ExitStack() as stack:
-            file = stack.enter_context(self._replacing())
-            self._writer = stack.enter_context(parquet.ParquetWriter(file, schema))
-            self._open_file = stack.pop_all()
-
-    @contextmanager
-    def _replacing(self) -> Iterator[Any]:
-        """Open the file under a random name; it gets its own name when the block ends."""
-        from pyarrow import fs
-
-        if isinstance(self._files, fs.LocalFileSystem):
-            with atomic_file.replacing(Path(self._path), mode=atomic_file.PUBLIC) as local:
-                yield local
-            return
-        partial = f"{self._root}/_{self._task}.{secrets.token_hex(4)}{atomic_file.PARTIAL}"
-        try:
-            with self._files.open_output_stream(partial) as remote:
-                yield remote
-            self._files.move(partial, self._path)
-        except BaseException:
-            with suppress(OSError):
-                self._files.delete_file(partial)
-            raise
-
-    def _open(self) -> None:
-        from pyarrow import fs
-
-        local = "://" not in self._folder
-        self._files, self._root = fs.FileSystem.from_uri(os.path.abspath(self._folder) if local else self._folder)
-        self._path = f"{self._root}/{self._task}.parquet"
-
-    def _remove_former(self) -> None:
-        """Remove the file of an earlier attempt if no row failed."""
-        with suppress(OSError):
-            self._open()
-            self._files.delete_file(self._path)
-
-    def _failed(self, error: OSError) -> KvctlError:
-        return KvctlError(
-            f"Could not store rejected rows in `{self._folder}`: {error}",
-            hint="Set option `deadLetter` to a folder that all executors can write",
-        )
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            self._writer = parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
 
 
 SHOWN = 5
@@ -176,7 +132,8 @@ async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator
         if options.dead_letter:
             # Spark does not read files whose names begin with `_`, as a job's may.
             task = f"rejected-{attempt.job}-{attempt.partition}"
-            letters = stack.enter_context(DeadLetters(options.dead_letter, task))
+            place = options.dead_letter if isinstance(options.dead_letter, TablePlace) else None
+            letters = stack.enter_context(DeadLetters(place or TablePlace.parse(str(options.dead_letter)), task))
             rejected.append(letters.add)
         async with connected(options) as client:
             target = await target_of(client.bucket(options.bucket))

@@ -66,7 +66,7 @@ def go(engine, options, tmp_path):
     """Commits rows to `main`, from a table of Parquet."""
 
     async def go(rows: dict[str, bytes], message: str = "by Spark") -> CommitResult:
-        source = open_table(table(tmp_path, rows), key="sku", value="data")
+        source = open_table(TablePlace(str(table(tmp_path, rows))), key="sku", value="data")
         return await asyncio.to_thread(record, engine, source, options, "main", message, meta={"a": "b"}, author="ann")
 
     return go  # type: ignore[return-value]
@@ -122,7 +122,7 @@ async def test_commit_with_invalid_rows_is_refused_completely(repository, go, ro
 async def test_duplicate_key_is_refused(repository, engine, options, tmp_path):
     path = tmp_path / "twice.csv"
     path.write_text("key,value\na,1\nb,2\na,3\n")
-    source = open_table(path, key=None, value=None, format="csv")
+    source = open_table(TablePlace(str(path)), key=None, value=None, format="csv")
     with pytest.raises(KvctlError, match="`a` occurs twice"):
         await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
 
@@ -130,7 +130,7 @@ async def test_duplicate_key_is_refused(repository, engine, options, tmp_path):
 async def test_a_rehearsal_counts_checks_and_stores_nothing(client, repository, engine, options, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(300)))
-    source = open_table(path, key=None, value=None, format="csv")
+    source = open_table(TablePlace(str(path)), key=None, value=None, format="csv")
     before = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
     assert await asyncio.to_thread(rehearse, engine, source, options, "main") == 300
     after = await client.api.call(f"STREAM.INFO.KVR_{options.bucket}")
@@ -188,7 +188,7 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
         contents = lambda: of_commit(options, "main")  # noqa: E731
         return Path(export(engine, contents, TablePlace(str(tmp_path / "out"))).table.place.uri)
 
-    source = open_export(await asyncio.to_thread(out))
+    source = open_export(TablePlace(str(await asyncio.to_thread(out))))
     assert (source.table.rows, source.table.origin.ref) == (2000, made.commit.id)
     elsewhere = unique("CONF")
     await create(client.api, RepositoryConfig(elsewhere), author="tests")

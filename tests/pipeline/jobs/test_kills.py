@@ -49,7 +49,8 @@ with Engine(SparkTarget(master="local[2]")) as engine, RawClient(url) as raw:
         export.export(engine, lambda: contents.of_bucket(options), place, format=format, overwrite=True)
     else:
         kill_when(whom, loaded)
-        load.load(engine, load.open_export(folder), SourceOptions(bucket=bucket, url=url), load.Order(create=True))
+        source = load.open_export(TablePlace(str(folder)))
+        load.load(engine, source, SourceOptions(bucket=bucket, url=url), load.Order(create=True))
 """
 """An export, or a load if the point is `loading`."""
 CAPTURE = """
@@ -142,7 +143,7 @@ async def test_a_load_that_is_killed_completes_when_it_is_run_again(
     export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)))
     copy = unique()
     run_killed(EXPORT, whom, folder, server.url, copy, "loading")
-    load(engine, open_export(folder), SourceOptions(bucket=copy, url=server.url), Order(create=True))
+    load(engine, open_export(TablePlace(str(folder))), SourceOptions(bucket=copy, url=server.url), Order(create=True))
     held = sorted([(entry.key, entry.value) async for entry in client.bucket(copy).history()])
     assert held == sorted((f"k.{n}", b"%d" % n) for n in range(20_000))
 

@@ -36,7 +36,7 @@ class Files:
         self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object
     ) -> LoadResult:
         options = SourceOptions(bucket=into, url=self._url, if_different=if_different)
-        return load(self.engine, source or open_export(self.folder), options, Order(**order))  # type: ignore[arg-type]
+        return load(self.engine, source or open_export(TablePlace(str(self.folder))), options, Order(**order))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ async def test_only_differing_rows_are_written(pipeline, fill, raw, client):
 async def test_load_of_a_table_with_bad_rows(pipeline, client, unique, tmp_path):
     rows = [{"sku": "a.1", "n": 7}, {"sku": "b 2", "n": 1}, {"n": 3}, {"sku": "c", "n": "é"}]
     (tmp_path / "stock.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"sku": "d", "n\n')
-    source = open_table(tmp_path / "stock.ndjson", key="sku", value="n")
+    source = open_table(TablePlace(str(tmp_path / "stock.ndjson")), key="sku", value="n")
     name = unique()
     with pytest.raises(BucketNotFound) as raised:
         pipeline.load(name, source)
@@ -175,13 +175,13 @@ def test_invalid_load_is_refused_before_anything_is_written(pipeline, fill, raw,
     with pytest.raises(BucketExists, match="description"):
         pipeline.load(other, create=True)
     with pytest.raises(UsageError, match="cannot be used with an export"):
-        open_table(pipeline.folder, key="key", value=None)
+        open_table(TablePlace(str(pipeline.folder)), key="key", value=None)
     with pytest.raises(NotFoundError):
-        open_table(tmp_path / "nowhere.csv", key="a", value="b")
+        open_table(TablePlace(str(tmp_path / "nowhere.csv")), key="a", value="b")
     (tmp_path / "t.bin").write_bytes(b"")
     with pytest.raises(UsageError, match="Unknown format"):
-        open_table(tmp_path / "t.bin", key="a", value="b")
-    part = pipeline.folder / open_export(pipeline.folder).table.parts[0].name  # type: ignore[union-attr]
+        open_table(TablePlace(str(tmp_path / "t.bin")), key="a", value="b")
+    part = pipeline.folder / open_export(TablePlace(str(pipeline.folder))).table.parts[0].name  # type: ignore[union-attr]
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(ConflictError, match="is damaged"):
         pipeline.load(other)

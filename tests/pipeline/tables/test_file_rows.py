@@ -4,7 +4,9 @@ import random
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 
@@ -33,7 +35,7 @@ def write(rows: DataFrame, folder: Path) -> StoredTable:
     place = TablePlace(str(folder))
     written = over_rows(rows.select(*COLUMNS), partial(table_parts.write, form=PartForm.of(place)))
     files = tuple(part for one in written for part in one.parts)
-    return StoredTable(place, DELTA, origin_of(columns=COLUMNS), files)
+    return StoredTable(place, DELTA, origin_of(columns=COLUMNS, mode="history"), files)
 
 
 def values() -> list[bytes]:
@@ -57,11 +59,11 @@ def rows(spark):
 
 
 @pytest.mark.guarantee("pipeline-21")
-def test_values_come_back_byte_for_byte(rows, spark, tmp_path):
+def test_values_come_back_byte_for_byte(rows, engine, spark, tmp_path):
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
     table = write(rows, folder)
     assert len(table.parts) == 2
-    found = sorted(file_rows.read(spark, table).collect(), key=lambda row: row.revision)
+    found = sorted(file_rows.read(engine, table).collect(), key=lambda row: row.revision)
     assert [bytes(row.value) for row in found] == values()
     assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
     assert {row.operation for row in found} == {"PUT"}
@@ -69,12 +71,12 @@ def test_values_come_back_byte_for_byte(rows, spark, tmp_path):
     assert found[1].headers is None
 
 
-def test_marker_has_no_value(spark, tmp_path):
+def test_marker_has_no_value(engine, spark, tmp_path):
     schema = "key string, value binary, revision bigint, operation string, ttl double, headers map<string, string>"
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
     manifest = write(frame.coalesce(1), tmp_path / "out")
-    read = file_rows.read(spark, manifest).orderBy("key").collect()
+    read = file_rows.read(engine, manifest).orderBy("key").collect()
     assert [row.value for row in read] == [None, b"x", b""]
 
 
@@ -83,6 +85,28 @@ def test_files_can_be_read_by_other_tools(rows, tmp_path):
     write(rows, tmp_path / "out")
     found = {row["revision"]: row for row in parquet.read_table(tmp_path / "out").to_pylist()}
     assert [found[n + 1]["value"] for n in range(len(found))] == values()
+
+
+def test_a_delta_table_of_others_is_read_with_the_values_of_its_partitions(engine, tmp_path):
+    table = pa.table({"id": [1, 2, 3], "v": ["x", "y", None], "day": ["a", "a", "b"]})
+    write_deltalake(str(tmp_path / "t"), table, partition_by=["day"])
+    write_deltalake(str(tmp_path / "t"), table.slice(0, 1), mode="append")
+    place = TablePlace(str(tmp_path / "t"))
+    for column, expected in (("v", [b"x", b"x", b"y", None]), ("day", [b"a", b"a", b"a", b"b"])):
+        found = file_rows.read_table(engine, place, "delta", "id", column).orderBy("key").collect()
+        assert [row.key for row in found] == ["1", "1", "2", "3"]
+        assert [row.value and bytes(row.value) for row in found] == expected
+
+
+def test_a_file_is_shared_by_tasks_in_row_groups(tmp_path):
+    rows = pa.table({"key": [f"k{n}" for n in range(100)], "value": [b"v"] * 100})
+    parquet.write_table(rows, tmp_path / "p.parquet", row_group_size=7)
+    shares = [file_rows.FileShare(TablePlace(str(tmp_path)), "p.parquet", number, 4) for number in range(4)]
+    read = [
+        [key for batch in file_rows.read_share(share, ["key"]) for key in batch["key"].to_pylist()] for share in shares
+    ]
+    assert all(read)
+    assert sorted(key for keys in read for key in keys) == sorted(f"k{n}" for n in range(100))
 
 
 TABLES = {
@@ -102,18 +126,22 @@ TABLES = {
         ("tsv", "o", [b"a,b", b""]),
     ],
 )
-def test_foreign_table_is_read_as_text(format, column, expected, spark, tmp_path):
+def test_foreign_table_is_read_as_text(format, column, expected, engine, spark, tmp_path):
     path = tmp_path / f"table.{format}"
     path.write_text(TABLES[format])
-    assert file_rows.format_of(path) == format
-    found = file_rows.read_table(spark, path, format, "id", column).orderBy("key").collect()
+    assert file_rows.format_of(TablePlace(str(path))) == format
+    found = file_rows.read_table(engine, TablePlace(str(path)), format, "id", column).orderBy("key").collect()
     assert [row.key for row in found] == ["1", "2"]
     assert [None if row.value is None else bytes(row.value) for row in found] == expected
 
 
-def test_table_columns_set_encoding_and_ttl(spark, tmp_path):
+def test_table_columns_set_encoding_and_ttl(engine, spark, tmp_path):
     (tmp_path / "t.csv").write_text("key,value,encoding,ttl\na,/w==,base64,30\nb,x,utf-8,\n")
-    found = file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "value").orderBy("key").collect()
+    found = (
+        file_rows.read_table(engine, TablePlace(str(tmp_path / "t.csv")), "csv", "key", "value")
+        .orderBy("key")
+        .collect()
+    )
     assert [(row.key, bytes(row.value), row.ttl) for row in found] == [("a", b"\xff", 30.0), ("b", b"x", None)]
 
 
@@ -127,40 +155,40 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
-def test_rows_that_would_lose_data_are_reported(format, spark, tmp_path):
+def test_rows_that_would_lose_data_are_reported(format, engine, spark, tmp_path):
     text, expected = PROBLEMS[format]
     (tmp_path / "t").write_text(text)
-    found = file_rows.read_table(spark, tmp_path / "t", format, "key", "value").collect()
+    found = file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), format, "key", "value").collect()
     assert [bytes(row.value) for row in found if row[file_rows.PROBLEM] is None] == [b"1"]
     problems = {row.key: row[file_rows.PROBLEM] for row in found if row[file_rows.PROBLEM] is not None}
     assert problems.keys() == expected.keys()
     assert all(expected[key] in problems[key] for key in expected)
 
 
-def test_files_of_a_table_with_columns_in_another_order_are_refused(spark, tmp_path):
+def test_files_of_a_table_with_columns_in_another_order_are_refused(engine, spark, tmp_path):
     for name, heading in (("a.csv", "key,value"), ("b.csv", "value,key")):
         (tmp_path / name).write_text(f"{heading}\nx,y\n")
     with pytest.raises(Exception, match="header"):
-        file_rows.read_table(spark, tmp_path, "csv", "key", "value").collect()
+        file_rows.read_table(engine, TablePlace(str(tmp_path)), "csv", "key", "value").collect()
 
 
-def test_binary_keys_that_are_not_utf_8_are_reported(spark, tmp_path):
+def test_binary_keys_that_are_not_utf_8_are_reported(engine, spark, tmp_path):
     frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
     frame.coalesce(1).write.parquet(str(tmp_path / "t"))
-    found = file_rows.read_table(spark, tmp_path / "t", "parquet", "key", "value").collect()
+    found = file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), "parquet", "key", "value").collect()
     assert [(row.key, row[file_rows.PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
 
 
-def test_bytes_and_numbers_of_a_parquet_table(spark, tmp_path):
+def test_bytes_and_numbers_of_a_parquet_table(engine, spark, tmp_path):
     frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
     frame.write.parquet(str(tmp_path / "t"))
-    read = lambda value: file_rows.read_table(spark, tmp_path / "t", "parquet", "n", value).first()  # noqa: E731
+    read = lambda value: file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), "parquet", "n", value).first()  # noqa: E731
     assert (read("odd`name").key, bytes(read("odd`name").value)) == ("7", b"\xff")
     assert bytes(read("d").value) == b"1.5"
 
 
-def test_missing_column_is_named(spark, tmp_path):
+def test_missing_column_is_named(engine, spark, tmp_path):
     (tmp_path / "t.csv").write_text("id,v\n1,x\n")
     with pytest.raises(UsageError, match="no column `key`") as raised:
-        file_rows.read_table(spark, tmp_path / "t.csv", "csv", "key", "v")
+        file_rows.read_table(engine, TablePlace(str(tmp_path / "t.csv")), "csv", "key", "v")
     assert raised.value.hint == "Set `--key` to one of `id`, `v`"

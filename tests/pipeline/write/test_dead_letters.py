@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import KvctlError
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.write.arrow_rows import RowChunk
 from kvctl.pipeline.write.write_task import DeadLetters
 
@@ -32,7 +33,7 @@ def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(t
     folder.mkdir()
     planted = folder / f"_job.0.{os.getpid()}.part"
     planted.symlink_to(victim)
-    with DeadLetters(f"{scheme}{folder}", "job.0") as letters:
+    with DeadLetters(TablePlace.parse(f"{scheme}{folder}"), "job.0") as letters:
         letters.add(chunk("a", "b", "c"), {0: "first", 2: "last"})
         letters.add(chunk("d"), {0: "more"})
         assert not list(folder.glob("*.parquet"))
@@ -46,7 +47,7 @@ def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(t
 
 
 def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
-    letters = DeadLetters(str(tmp_path), "job.0")
+    letters = DeadLetters(TablePlace(str(tmp_path)), "job.0")
     with suppress(RuntimeError), letters:
         letters.add(chunk("a"), {0: "cause"})
         raise RuntimeError
@@ -54,13 +55,16 @@ def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
 
 
 def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_path):
-    with DeadLetters(str(tmp_path), "job.0") as letters:
+    place = TablePlace(str(tmp_path / "dead"))
+    with DeadLetters(place, "job.0") as letters:
         letters.add(chunk("a"), {0: "cause"})
-    with DeadLetters(str(tmp_path), "job.0"):
+    assert place.listing().keys() == {"job.0.parquet"}
+    with DeadLetters(place, "job.0"):
         pass
-    assert os.listdir(tmp_path) == []
+    assert place.listing() == {}
 
 
 def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(victim):
-    with pytest.raises(KvctlError, match="Could not store"), DeadLetters(f"{victim}/dead", "job.0") as letters:
+    place = TablePlace(f"{victim}/dead")
+    with pytest.raises(KvctlError, match="Could not write"), DeadLetters(place, "job.0") as letters:
         letters.add(chunk("a"), {0: "cause"})
