@@ -254,7 +254,7 @@ def _table_options(format: str) -> Mapping[str, str]:
 
 
 def literal(place: TablePlace) -> str:
-    """Return a place as Spark names it: a path of this machine that is no pattern, or a URL for Hadoop."""
+    """Return a place as Spark names it: an escaped path of this machine, or a URL for Hadoop."""
     if place.path is None:
         return re.sub("^s3:", "s3a:", place.uri)
     return "file:" + re.sub(r"[\\\[\]{}*?]", r"\\\g<0>", place.uri)
