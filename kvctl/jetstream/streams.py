@@ -84,10 +84,12 @@ async def create(api: Api, config: StreamConfig) -> StreamInfo:
 
 
 def _has_older_messages(created: StreamInfo) -> bool:
-    """Check whether the answer to a creation shows messages older than the stream, as only mirrors may hold."""
-    state = created["state"]
-    if not created.get("did_create") or not state["messages"] or created["config"].get("mirror"):
+    """Check whether the answer to a creation shows an earlier stream's messages, or its sequence. Mirrors have both."""
+    state, config = created["state"], created["config"]
+    if not created.get("did_create") or config.get("mirror"):
         return False
+    if not state["messages"]:  # of a stream that was purged before it was deleted
+        return not config.get("sources") and state["last_seq"] >= max(config.get("first_seq", 1), 1)
     return parse_time(state["last_ts"]) < parse_time(created["created"])
 
 

@@ -339,7 +339,8 @@ def _refusal(write: SentWrite, last: int, error: KvctlError, *, certain: bool = 
 
 async def _in_history(write: SentWrite, last: int, deadline: float, error: KvctlError) -> int | None:
     """Return the revision of an unconditional write among the messages not checked yet."""
-    start = max(write.after, write.looked)
+    after = write.after if write.after <= last else 0  # of an earlier stream of the name
+    start = max(after, write.looked)
     async with aclosing(_messages(write, start, last, deadline, error)) as messages:
         async for message in messages:
             if _is(write, message):

@@ -119,9 +119,9 @@ class Server:
         self.deleted.append(name)
 
 
-def created(messages: int = 0, **config: Any) -> dict[str, Any]:
+def created(messages: int = 0, last: int = 0, **config: Any) -> dict[str, Any]:
     """The answer to a creation; messages are older than the stream."""
-    state = {"messages": messages, "last_ts": EARLIER}
+    state = {"messages": messages, "last_ts": EARLIER, "last_seq": messages or last}
     return {"did_create": True, "created": CREATED, "state": state, "config": {"name": "S", **config}}
 
 
@@ -144,6 +144,16 @@ async def test_stream_that_stays_with_older_messages_is_deleted(client, monkeypa
     with pytest.raises(KvctlError, match="of a deleted stream"):
         await creation(monkeypatch, client, server)
     assert server.deleted == ["S", "S", "S"]
+
+
+async def test_stream_that_continues_an_earlier_sequence_is_created_again(client, monkeypatch):
+    """Of one that was purged, and so has no messages to be seen (2 of 378 creations under load)."""
+    server = Server(created(last=10), created(last=1000, first_seq=1000), created(last=999, first_seq=1000))
+    assert await creation(monkeypatch, client, server) == "S"
+    assert server.deleted == ["S", "S"]
+    server = Server(created(last=10, sources=[{"name": "O"}]))
+    assert await creation(monkeypatch, client, server) == "S"
+    assert not server.deleted
 
 
 async def test_mirror_may_hold_older_messages(client, monkeypatch):

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvctl.errors import (
+    Away,
     HazardRefused,
     KvctlError,
     OutcomeUnknown,
     PartlyDone,
     PermissionDenied,
     ServerError,
+    StreamReplaced,
     UnreachableError,
     UsageError,
     WrongRevision,
 )
+from kvctl.jetstream import streams
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.bulk import checkpoint
 from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, of_the_row, target_of, with_expected
@@ -221,10 +224,24 @@ class Loader(RowWriter):
             if isinstance(error, UnreachableError):
                 raise self._cut_off(error) from None
             raise
+        if not self._dry_run:
+            await self._check_instance()
         self.counts.evicted, self.counts.evicted_below = await self._evicted()
         self._bucket.own.note_many(self._acknowledged.revision)
         self._save_points.remove()
         return self.counts
+
+    async def _check_instance(self) -> None:
+        """Raise StreamReplaced if the stream was deleted and recreated since the start, as far as readable."""
+        with suppress(PermissionDenied, Away):
+            info = await streams.find(self._binding.api, self._binding.stream)
+            if info is None or info["created"] != self._target.info["created"]:
+                self._save_points.remove()
+                gone = "deleted" if info is None else "deleted and recreated"
+                raise StreamReplaced(
+                    f"Bucket `{self._binding.bucket}` was {gone} during the load: rows written before are lost",
+                    hint="Load the file again" if info else None,
+                )
 
     # -- sending -------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from kvctl.errors import (
     PartlyDone,
     ReadOnly,
     ServerError,
+    StreamReplaced,
     UsageError,
 )
 from kvctl.kv import catalog
@@ -591,6 +592,29 @@ async def test_resume_after_a_full_bucket_writes_rows_that_were_never_sent(clien
     await _load_file(bucket, file, mode=Mode.IF_DIFFERENT, resume=True, rejected=bad.append)
     assert [row for row in bad if row.line > 25] == []
     assert {entry.key: entry.value.decode() async for entry in bucket.entries("k.*")} == dict(rows)
+
+
+@pytest.mark.parametrize("recreated", [True, False])
+async def test_a_load_into_a_stream_that_is_deleted_in_the_meantime_fails(
+    client, raw, unique, small_batches, recreated
+):
+    bucket = await client.create_bucket(unique())
+
+    def replace_stream(_: object) -> None:
+        nonlocal replaced
+        if not replaced:
+            replaced = True
+            raw.api(f"STREAM.DELETE.KV_{bucket.name}")
+            raw.create_bucket(bucket.name)
+
+    replaced = False
+    rows: Rows = [{"key": f"k.{number}", "value": "v"} for number in range(300)]
+    if recreated:
+        with pytest.raises(StreamReplaced, match="recreated during the load: rows written before are lost"):
+            await load(bucket, rows, advance=replace_stream)
+        assert 0 < len([key async for key in bucket.keys()]) <= 300
+    else:
+        assert (await load(bucket, rows)).written == 300
 
 
 @pytest.mark.parametrize("limit", [{"max_msgs": 10}, {"max_bytes": 600}], ids=str)
