@@ -63,9 +63,12 @@ async def copy(
 ) -> None:
     """Copy a bucket's configuration, and its data with --data.
 
-    The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. --data copies the data that
-    exists at the start: the latest values, or every entry with its operation, in order. The copy has its own revisions
-    and times. Keys with a ttl keep their remaining time; the bucket's ttl starts again.
+    The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. --data copies the latest
+    values, or every entry with its operation, in order. The copy has its own revisions and times. Keys with a ttl keep
+    their remaining time; the bucket's ttl starts again.
+
+    A key that is written during the copy is copied with a value from before or after. `kvctl dump` with `kvctl load`
+    copies one revision.
 
     An interrupted copy is removed. An existing target must have the same configuration, and be empty with --data.
     """

@@ -50,6 +50,8 @@ DOUBTS, RESTARTS = 3, 30
 """How often the server may deliver fewer messages than it counts, and a list start over without progress."""
 PLACEMENTS, CREATIONS = 32, 3
 """How often a consumer is created until it is at the stream's leader, and without an answer: chance places it."""
+SECOND_NAME_S = 2.0
+"""Seconds without an answer after which a consumer is created under another name: its server may have just died."""
 
 _SLOWER = "Read fewer keys at once with a filter, or read from nearer to the server"
 _GONE = (Away, ConsumerNotFound, ServerError)
@@ -329,12 +331,14 @@ class OrderedConsumer:
             self._consumer = ServerConsumer(self._api, self.stream)
             self._gaps.begin()
             await self._stack.enter_async_context(self._consumer.puller)
+            creation = asyncio.ensure_future(self._consumer.create(self._selection, self._last, resumed=again))
             try:
-                made = await self._consumer.create(self._selection, self._last, resumed=again)
-                break
-            except RequestTimeout:
-                if not left or not (self._leader or await self._is_replicated()):
-                    raise
+                await asyncio.wait([creation], timeout=SECOND_NAME_S if left else None)
+                if creation.done() or not (self._leader or await self._is_replicated()):
+                    made = await creation
+                    break
+            finally:
+                creation.cancel()
         self._size.limit(made["config"].get("max_batch"))
         self._size.pending = self._consumer.due or 0
         return made

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.server import Server, run_server
-from tests.support.proxy import DOWN, Proxy
+from tests.support.proxy import DOWN, Proxy, Swallow
 from tests.support.raw import RawClient
 
 IMPORTED = """
@@ -344,3 +345,18 @@ async def test_list_that_never_comes_further_ends(client, bucket_name, monkeypat
     with pytest.raises(ServerError, match=message):
         async with asyncio.timeout(10):
             _ = [key async for key in bucket.keys()]
+
+
+async def test_consumer_whose_server_just_died_gets_another_name_after_two_seconds(cluster, unique):
+    """Its group does not answer; consumers are placed by chance, and the next one elsewhere."""
+    name = unique()
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket(name, replicas=3)
+        await bucket.put_many((f"k.{number}", b"v") for number in range(20))
+        server = next(iter(cluster.servers.values()))
+        with Proxy(server.url) as proxy:
+            proxy.on(b".CONSUMER.CREATE.", Swallow())
+            begun = time.monotonic()
+            async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=10))) as behind:
+                found = [key async for key in behind.bucket(name).keys()]
+        assert (len(found), 2 <= time.monotonic() - begun < 5) == (20, True)
