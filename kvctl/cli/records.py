@@ -240,8 +240,8 @@ EXPORT = record("bucket path format mode cut ref exact rows files bytes removed 
 EXPORT_PLAN = record("bucket path format mode cut? ref? removed")
 VERIFIED = record("path bucket format mode cut rows files bytes whole (damage) seconds")
 PIPELINE_LOADED = record("bucket path created rows written unchanged rejected seconds")
-CAPTURED = record("bucket path checkpoint revision rows files captured seconds")
-COMPACTED = record("bucket (capture) path revision keys files bytes captured (replaced) seconds")
+CAPTURED = record("bucket path mode version revision rows files captured seconds")
+COMPACTED = record("bucket path version files bytes added removed vacuumed")
 BUCKET_STATISTICS = record(
     "name last_revision history keys deleted entries bytes held changed_today oldest newest writes_a_day (prefixes) "
     "more_prefixes (largest) stored"

@@ -1,35 +1,48 @@
-"""`kvctl pipeline capture` and `compact`: change files of a bucket, and the latest state from them."""
+"""`kvctl pipeline capture` and `compact`: a Delta table of a bucket's changes, and its files combined."""
 
-from dataclasses import replace
+import asyncio
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, Force, argument, duration, flag, option
+from kvctl.cli.app.options import BucketName, Force, argument, duration, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
-from kvctl.cli.pipeline.export import folder_of
-from kvctl.cli.pipeline.runner import OnSpark, run_job, source_options
+from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import CAPTURED, COMPACTED
-from kvctl.errors import HistoryLost, UsageError
+from kvctl.errors import ConflictError, HistoryLost, NotFoundError, UsageError
 from kvctl.kv import names
 from kvctl.pipeline import options as pipeline_options
+from kvctl.pipeline import require_spark
 from kvctl.pipeline.jobs import capture as capture_job
-from kvctl.pipeline.jobs import capture_folder
-from kvctl.pipeline.jobs import compact as compact_job
+from kvctl.pipeline.tables import delta
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import document
 
 LOSS = "data-loss"
+CaptureMode = Annotated[
+    str, option("--mode", "MODE", "All `changes`, or the `latest` value of each key", one_of("changes", "latest"))
+]
+ValueFormat = Annotated[
+    str | None, option("--value-format", "FORMAT", "Decode values into a column, with --schema: `json`", one_of("json"))
+]
+Schema = Annotated[str | None, option("--schema", "SQL", "Fields of the values, such as `name string, n bigint`")]
+Vacuum = Annotated[
+    timedelta | None, duration("--vacuum", "Delete files of versions older than this; 7d by default, 0s for all")
+]
+RETENTION = timedelta(days=7)
 
 
 @command(
     "pipeline capture",
     examples=[
-        "kvctl pipeline capture orders --to /data/orders --checkpoint /data/orders-checkpoint",
-        "kvctl pipeline capture orders --to /data/orders --checkpoint /data/orders-checkpoint --once -o json",
+        "kvctl pipeline capture orders --to /lake/orders",
+        "kvctl pipeline capture orders --to s3://lake/orders --once -o json",
+        "kvctl pipeline capture orders --to /lake/latest --mode latest",
+        "kvctl pipeline capture orders --to /lake/orders --value-format json --schema 'sku string, n int'",
     ],
     see=["pipeline compact", "pipeline export", "help pipeline"],
     prints=(CAPTURED,),
@@ -38,102 +51,134 @@ LOSS = "data-loss"
 async def capture(
     session: Session,
     bucket: BucketName,
-    to: Annotated[str, option("--to", "PATH", "Folder to capture into")],
-    checkpoint: Annotated[str, option("--checkpoint", "DIR", "Spark checkpoint directory")],
+    to: Annotated[str, option("--to", "URI", "Delta table: folder, or URL of an object store")],
+    mode: CaptureMode = "changes",
+    keep_deleted: Annotated[
+        bool, flag("--keep-deleted", "In mode latest, keep the rows of deleted keys, without values")
+    ] = False,
+    value_format: ValueFormat = None,
+    schema: Schema = None,
     once: Annotated[bool, flag("--once", "Capture the current entries, then exit")] = False,
     trigger: Annotated[timedelta | None, duration("--trigger", "Time between batches; 1s by default")] = None,
     max_revisions: Annotated[
         int | None, option("--max-revisions", "N", "Maximum revisions per batch; 1000000 by default", min=1)
     ] = None,
     force: Force = None,
+    storage_option: StorageOptions = None,
     *,
     target: OnSpark,
 ) -> None:
-    """Capture a bucket's changes into Parquet files by day.
+    """Capture a bucket's changes into a Delta table.
 
-    Every change, including deletions, becomes one row in PATH/day=YYYY-MM-DD, and stays there after the bucket has
-    dropped it. Readers of the folder see each revision once, even after a crash: files appear only when they are
-    complete and counted. Run the command again to continue where the folder ends.
+    Every change, including deletions, becomes one row, and stays there after the bucket has dropped it. With --mode
+    latest the table has one row for each key instead. The table is its own checkpoint: run the command again to
+    continue where it ends. Readers see each revision once, also after crashes. A second capture into the table fails
+    (4).
 
     A capture begins with the bucket's current entries and runs until Ctrl-C. Changes that newer ones push out of the
     bucket's history before they are read are not captured. This is not data loss, as every key's newest state is
     captured. If other entries were purged or expired before they were read, the command exits 3; use --force data-loss
     to continue.
 
-    A recreated bucket is a different bucket and needs its own folder and checkpoint.
+    With --value-format json the column `json` has the values' fields. A later run may add fields; values that do not
+    fit are null.
+
+    A recreated bucket is a different bucket and needs its own table.
     """
     names.check_bucket(bucket)
-    _check_trigger(trigger, once=once)
-    folder, kept = folder_of(to), folder_of(checkpoint)
-    capture_job.check_places(folder, kept)
+    _check_together(mode, keep_deleted, value_format, schema, trigger, once)
+    require_spark()
+    place = TablePlace.parse(to, storage_option or ())
+    await asyncio.to_thread(capture_job.find, place)
     await (await session.client()).bucket(bucket).locate()
     options = replace(
         pipeline_options.parse({"bucket": bucket, **source_options(session, target)}),
         max_revisions_per_trigger=max_revisions,
         fail_on_data_loss=LOSS not in (force or ()),
     )
-    wait = trigger or capture_job.TRIGGER
-    job = partial(capture_job.capture, options=options, folder=folder, checkpoint=kept, once=once, trigger=wait)
+    order = capture_job.CaptureOrder(
+        mode=mode, keep_deleted=keep_deleted, schema=schema, once=once, trigger=trigger or capture_job.TRIGGER
+    )
+    job = partial(capture_job.capture, options=options, place=place, order=order)
     try:
-        left = partial(_interrupted, folder)
-        found = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
+        left = partial(_interrupted, place)
+        done = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
     except HistoryLost as error:
         error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise
-    state, seconds = found.state, round(found.seconds, 3)
-    known = {"bucket": state.bucket, "revision": state.revision, "captured": state.rows, "seconds": seconds}
-    row = row_of(CAPTURED, found, **known)
-    session.show(document(row, *columns(" ".join(CAPTURED.columns)), name="path"))
+    _show(session, done)
 
 
 @command(
     "pipeline compact",
-    examples=[
-        "kvctl pipeline compact /data/orders --to /data/orders-latest",
-        "kvctl pipeline load /data/orders-latest --into orders-copy --create",
-    ],
-    see=["pipeline capture", "pipeline load", "pipeline verify", "help pipeline"],
+    examples=["kvctl pipeline compact /lake/orders", "kvctl pipeline compact s3://lake/orders --vacuum 30d"],
+    see=["pipeline capture", "pipeline verify", "help pipeline"],
     prints=(COMPACTED,),
 )
 async def compact(
     session: Session,
-    path: Annotated[str, argument("PATH", "Folder of a capture")],
-    to: Annotated[str, option("--to", "PATH", "Folder for the bucket's latest state")],
+    uri: Annotated[str, argument("URI", "Delta table of a capture or an export")],
+    vacuum: Vacuum = None,
+    storage_option: StorageOptions = None,
     *,
     target: OnSpark,
 ) -> None:
-    """Build a bucket's latest state from a capture.
+    """Combine the small files of a Delta table, and delete old ones.
 
-    Writes the bucket's contents at the reported revision: the newest value of every key that was not deleted, purged
-    or expired. The result is an export with a manifest, for `kvctl pipeline load` and `verify`. The capture is only
-    read and can continue to run.
+    Every batch of a capture adds files. This combines them, and deletes files that only versions older than --vacuum
+    have, and those of killed jobs after a day. A capture can run concurrently. Needs no Spark.
 
-    An older compaction of the bucket in the folder is replaced once the new one is complete. Other files there are an
-    error.
+    With a short --vacuum, readers of earlier versions may miss files.
     """
-    source, folder = folder_of(path), folder_of(to)
-    state = compact_job.check_places(source, folder)
-    if state.forced:
-        session.warn(f"The capture continued after data loss (`--force {LOSS}`) and may lack changes and deletions")
-    job = partial(compact_job.compact, capture=source, folder=folder)
-    left = f"Interrupted: `{folder}` was not changed; run the command again"
-    found = await run_job(session, target, f"Compacting {source}", job, incomplete=left)
-    table = found.exported.table
-    known = {"bucket": table.origin.bucket, "revision": table.origin.cut, "keys": table.rows, "files": len(table.parts)}
-    row = row_of(COMPACTED, found, **known, bytes=table.bytes, seconds=round(found.seconds, 3))
-    session.show(document(row, *columns(" ".join(COMPACTED.columns)), name="path"))
+    require_spark()
+    place = TablePlace.parse(uri, storage_option or ())
+    place.require_existing()
+    table = await asyncio.to_thread(delta.KvTable.find, place)
+    if table is None:
+        if place.path is None and not await asyncio.to_thread(place.listing):
+            raise NotFoundError(f"`{place}` does not exist")
+        raise ConflictError(f"`{place}` is not a Delta table", hint="Folders of Parquet files need no compaction")
+    origin, loss = table.origin, table.loss
+    if loss is not None:
+        session.warn(
+            f"The capture continued after data loss (`--force {LOSS}`) at revision {loss} and may lack changes"
+        )
+    with session.progress(f"Compacting {place.name}"):
+        done = await asyncio.to_thread(table.compact, RETENTION if vacuum is None else vacuum)
+    parts = table.parts
+    known = {"bucket": origin.bucket, "path": place.uri, "files": len(parts), **asdict(done)}
+    known["bytes"] = sum(part.bytes for part in parts)
+    session.show(document(row_of(COMPACTED, known), *columns(" ".join(COMPACTED.columns)), name="path"))
 
 
-def _check_trigger(trigger: timedelta | None, *, once: bool) -> None:
+def _show(session: Session, done: "capture_job.CaptureResult") -> None:
+    table, files, origin = done.table, done.table.parts, done.table.origin
+    known = {"bucket": origin.bucket, "path": table.place.uri, "mode": origin.mode, "rows": done.rows}
+    known |= {"files": len(files), "captured": sum(part.rows for part in files), "seconds": round(done.seconds, 3)}
+    row = row_of(CAPTURED, table, **known, revision=table.offset.revision)
+    session.show(document(row, *columns(" ".join(CAPTURED.columns)), name="path"))
+
+
+def _check_together(
+    mode: str, keep_deleted: bool, value_format: str | None, schema: str | None, trigger: timedelta | None, once: bool
+) -> None:
+    """Raise UsageError for options that do not belong together."""
+    for name, value, words in (("mode", mode, ("changes", "latest")), ("value-format", value_format, ("json",))):
+        if value is not None and value not in words:
+            raise UsageError(f"`--{name} {value}` is not one of {', '.join(f'`{word}`' for word in words)}")
+    if keep_deleted and mode != "latest":
+        raise UsageError("`--keep-deleted` requires `--mode latest`", hint="Mode `changes` has a row for each deletion")
+    if (value_format is None) != (schema is None):
+        raise UsageError("`--value-format` and `--schema` require each other")
     if once and trigger is not None:
         raise UsageError("`--once` and `--trigger` cannot be combined")
     if trigger is not None and trigger <= timedelta():
         raise UsageError("`--trigger` must be greater than 0")
 
 
-def _interrupted(folder: Path) -> str:
-    state = capture_folder.CaptureFolder(folder).state()
+def _interrupted(place: TablePlace) -> str:
+    table = capture_job.find(place)
     reached = "is still empty"
-    if state is not None and state.rows:
-        reached = f"holds {state.rows:,} rows, up to revision {state.revision:,}"
-    return f"Interrupted: `{folder}` {reached}; run the command again to continue"
+    if table is not None and (rows := sum(part.rows for part in table.parts)):
+        reached = f"holds {rows:,} rows, up to revision {table.offset.revision:,}"
+    return f"Interrupted: `{place}` {reached}; run the command again to continue"

@@ -178,7 +178,7 @@ TableUri = Annotated[str, argument("URI", "Folder of an export, or URL of an obj
     see=["pipeline export", "pipeline audit", "bucket diff"],
     prints=(VERIFIED,),
 )
-async def verify(session: Session, uri: TableUri, storage_option: StorageOptions = None) -> None:
+async def verify(session: Session, uri: TableUri, storage_option: StorageOptions = None, *, target: OnSpark) -> None:
     """Verify the files of an export or a capture.
 
     Finds every file that was changed, truncated, removed or added (4), without Spark. Files that `kvctl pipeline

@@ -1,348 +1,137 @@
-"""Capture a bucket's changes into a folder of Parquet files: each revision once, for any reader of the folder.
+"""Capture a bucket's changes into a Delta table, which is its own checkpoint.
 
-The folder, not Spark's checkpoint, determines what is captured: a batch that is repeated, because its query was killed
-before it recorded the batch as done, only adds what the folder lacks.
+A batch is the revisions from one offset to another. Rows and the new offset are one transaction: a capture that is
+killed at any moment continues with the offset of the table, and what a killed batch had written belongs to no version.
+A second capture moves the same numbers of the log, so one of the two fails.
 
-A checkpoint of Spark has the query's id in `metadata`, the offset up to which batch N is planned in `offsets/N`, and
-`commits/N` if batch N is done. Spark's first write leaves a file with a dot before its name until it is complete. If it
-is killed there, it always refuses the checkpoint, as it expects an empty one for a query without a batch
-(STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY).
+In mode changes, tasks write the files, and the driver commits their names. In mode latest, the driver reads the batch
+and merges the last revision of each key.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import secrets
-import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
-from pathlib import Path
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.errors import Away, ConflictError, StreamReplaced, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.phrases import counted
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.error_transport import crossing
-from kvctl.pipeline.jobs.capture_folder import CaptureFolder, CaptureState, Piece
-from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.jobs.export import table_schema
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.offsets import Offset
-from kvctl.pipeline.spark.failure import worker_lost
-from kvctl.pipeline.tables.parts import COLUMNS
+from kvctl.pipeline.read.stream_reader import KvStreamReader
+from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import json_values, parts
+from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.origin import CAPTURE, CHANGES, LATEST, TableOrigin
+from kvctl.pipeline.tables.parts import COLUMNS, PartForm, WrittenRows
+from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.units import format_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from kvctl.pipeline.spark.engine import Engine
-
-
-OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
-_UNFINISHED = re.compile(r"\..*\.(tmp|crc)\Z")
-_MORE = ("sources", "state")
-"""Subfolders of other kinds of queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Progress of a query."""
-
-    query: str | None
-    """Query id; None if no query has started."""
-    planned: int
-    """Number of batches started."""
-    committed: int
-    """Number of batches done."""
-    offset: Offset | None
-    """End of the last batch that is done."""
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the progress in a checkpoint. Raises ConflictError if it is not a checkpoint of a single nats-kv source."""
-    try:
-        query = _query(folder / METADATA)
-        planned, committed = _batches(folder / OFFSETS), _batches(folder / COMMITS)
-        offset = _offset(folder / OFFSETS / str(committed[-1])) if committed else None
-        return Checkpoint(query, len(planned) and planned[-1] + 1, len(committed) and committed[-1] + 1, offset)
-    except (ValueError, KeyError, TypeError, IndexError, FileNotFoundError) as error:
-        raise ConflictError(
-            f"`{folder}` is not a checkpoint of a stream of one bucket: {error!r}", hint="Choose another folder"
-        ) from None
-    except OSError as error:
-        raise KvctlError(f"Could not read the checkpoint `{folder}`: {error.strerror}") from None
-
-
-def recover_checkpoint(folder: Path) -> bool:
-    """Empty a checkpoint whose query was killed in its very first write; return whether it was one.
-
-    Nothing is lost: no batch had been planned. Any other checkpoint is left unchanged.
-    """
-    try:
-        if not _killed_at_first(folder):
-            return False
-        for name in (OFFSETS, COMMITS, *_MORE):
-            if (folder / name).is_dir():
-                shutil.rmtree(folder / name)
-        return True
-    except OSError as error:
-        raise KvctlError(f"Could not clear the checkpoint `{folder}`: {error.strerror}") from None
-
-
-def _killed_at_first(folder: Path) -> bool:
-    """Return whether there are only unfinished files, and at least one of them."""
-    left = [*_names(folder / OFFSETS), *_names(folder / COMMITS)]
-    others = [name for part in _MORE for name in _names(folder / part)]
-    return bool(left) and not others and all(_UNFINISHED.match(name) for name in left)
-
-
-def _names(folder: Path) -> list[str]:
-    return os.listdir(folder) if folder.is_dir() else []
-
-
-def _batches(folder: Path) -> list[int]:
-    """Return the numbers of the batches recorded in a log, in order."""
-    return sorted(int(name) for name in _whole(_names(folder)))
-
-
-def _whole(names: Iterable[str]) -> Iterable[str]:
-    return (name for name in names if name.isdecimal())
-
-
-def _query(path: Path) -> str | None:
-    return str(json.loads(path.read_bytes())["id"]) if path.is_file() else None
-
-
-def _offset(path: Path) -> Offset:
-    """Return the offset of the query's one source: after a line with the version and one of Spark's own."""
-    _, _, *sources = path.read_text(encoding="utf-8").splitlines()
-    document: dict[str, Any] = json.loads(sources[0])
-    if len(sources) != 1:
-        raise ValueError(f"{len(sources)} sources")
-    return Offset.parse(document)
-
-
-PIECES = "staged string, day string, first long, last long, rows long, bytes long"
-"""Schema of pieces as rows, for Spark."""
-GROUP = 16 << 20
-"""Bytes of a row group, before encoding."""
-LARGEST = 512 << 20
-"""Bytes after which another file is started, before encoding."""
-
-
-def write_pieces(batches: Iterable[pa.RecordBatch], staging: str) -> Iterator[pa.RecordBatch]:
-    """Write the rows, which are sorted by revision, and yield each file. Leftovers of a killed task are ignored."""
-    current: _File | None = None
-    for batch in batches:
-        for day, rows in _by_day(batch):
-            if current is None or current.day != day or current.size >= LARGEST:
-                if current is not None:
-                    yield current.close()
-                current = _File(Path(staging), day, batch.schema)
-            current.add(rows)
-    if current is not None:
-        yield current.close()
-
-
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    """Split the batch where the day of `created` (UTC) changes."""
-    if not batch.num_rows:
-        return
-    days = pc.run_end_encode(batch.column("created").cast(pa.timestamp("us")).cast(pa.date32()))
-    start = 0
-    for day, end in zip(days.values.to_pylist(), days.run_ends.to_pylist(), strict=True):
-        yield day, batch.slice(start, end - start)
-        start = end
-
-
-class _File:
-    """File that is being written."""
-
-    def __init__(self, staging: Path, day: date, schema: pa.Schema) -> None:
-        self.day = day
-        self.size = 0
-        self._path = staging / f"{secrets.token_hex(8)}.tmp"
-        self._writer = pq.ParquetWriter(self._path, schema)
-        self._held: list[pa.RecordBatch] = []
-        self._held_size = self._rows = 0
-        self._first: int | None = None
-        self._last = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows of higher revisions than those before."""
-        revisions = batch.column("revision")
-        self._first = self._first or revisions[0].as_py()
-        self._last = revisions[-1].as_py()
-        self._rows += batch.num_rows
-        self.size += batch.nbytes
-        self._held.append(batch)
-        self._held_size += batch.nbytes
-        if self._held_size >= GROUP:
-            self._write()
-
-    def close(self) -> pa.RecordBatch:
-        """Finish the file and flush it to disk; return its piece."""
-        self._write()
-        self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
-        piece = Piece(self._path.name, self.day.isoformat(), self._first or 0, self._last, self._rows, size)
-        return pa.RecordBatch.from_pylist([{name: getattr(piece, name) for name in Piece.__slots__}])
-
-    def _write(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held))
-            self._held, self._held_size = [], 0
-
 
 TRIGGER = timedelta(seconds=1)
 A_BATCH = 1_000_000
-"""Default maximum number of revisions of a batch, which a killed capture may repeat."""
-POLL_PAUSE_S = 0.2
-ATTEMPTS = 4
-"""Number of times that a query is started without progress."""
+"""Maximum number of revisions of a batch, which a killed capture may read again."""
+BATCH_BYTES = 256 << 20
+"""Maximum bytes of rows that the driver merges at a time; larger batches are read again in smaller ones."""
+PATIENCE_S = 60.0
+"""Seconds that a batch is repeated while the server is away."""
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOrder:
+    """Settings of a capture."""
+
+    mode: str = CHANGES
+    keep_deleted: bool = False
+    """In mode latest, keep the rows of deleted keys, with their operation and without a value."""
+    schema: str | None = None
+    """Schema of JSON values to decode, in SQL; None for that of the table, if it has one."""
+    once: bool = False
+    trigger: timedelta = TRIGGER
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
     """Result of a capture."""
 
-    path: str
-    checkpoint: str
-    state: CaptureState
+    table: KvTable
     rows: int
-    """Rows captured by this run."""
-    files: int
+    """Revisions captured by this run."""
     seconds: float
 
 
-def capture(
-    engine: Engine,
-    options: SourceOptions,
-    folder: Path,
-    checkpoint: Path,
-    *,
-    once: bool = False,
-    trigger: timedelta = TRIGGER,
-) -> CaptureResult:
-    """Capture until the query is stopped, or with `once` until all existing changes are captured.
+def capture(engine: Engine, options: SourceOptions, place: TablePlace, order: CaptureOrder) -> CaptureResult:
+    """Capture until the job is cancelled, or with `once` until all existing changes are captured.
 
-    Raises ConflictError if the folder or the checkpoint belongs to another capture, StreamReplaced if the bucket was
+    Raises ConflictError for other content of the place or another capture into it, StreamReplaced if the bucket was
     recreated, HistoryLost if changes are lost that were not captured.
     """
     begun = time.monotonic()
-    check_places(folder, checkpoint)
-    target = CaptureFolder(folder)
-    with target.claimed(), engine.explaining():
-        start = _begin(target, options, checkpoint)
-        end = _run(engine, options, target, checkpoint, start, None if once else trigger)
-    rows, files = end.rows - start.rows, end.files - start.files
-    return CaptureResult(str(folder), str(checkpoint), end, rows, files, time.monotonic() - begun)
-
-
-def check_places(folder: Path, checkpoint: Path) -> None:
-    """Raises UsageError for a checkpoint among the data, ConflictError for a folder of something else.
-
-    Needs no Spark.
-    """
-    if folder == checkpoint or checkpoint in folder.parents:
-        raise UsageError(f"`{folder}` is inside the checkpoint")
-    if folder in checkpoint.parents and not checkpoint.relative_to(folder).parts[0].startswith(("_", ".")):
-        raise UsageError(
-            f"The checkpoint `{checkpoint}` is among the data",
-            hint="Choose a folder outside it, or a subfolder whose name begins with `_`",
-        )
-    CaptureFolder(folder).state()
-
-
-def store_batch(rows: DataFrame, folder: str, checkpoint: str) -> None:
-    """Add a batch to a capture: only revisions newer than the captured ones."""
-    from kvctl.pipeline.jobs.capture import PIECES, write_pieces
-
-    target = CaptureFolder(Path(folder))
-    state = target.existing()
-    target.settle(state)
-    staging = str(target.staging)
-    new = rows.where(f"revision > {state.revision}")
-    written = new.mapInArrow(lambda batches: write_pieces(batches, staging), PIECES).collect()
-    target.publish(state, [Piece(**row.asDict()) for row in written], read_checkpoint(Path(checkpoint)).query)
-
-
-def _begin(target: CaptureFolder, options: SourceOptions, checkpoint: Path) -> CaptureState:
-    """Return the state to continue from, with a checkpoint that belongs to it."""
-    before = target.state()
-    recover_checkpoint(checkpoint)
-    reached = read_checkpoint(checkpoint)
-    if reached.committed and (before is None or before.query != reached.query):
-        raise ConflictError(
-            f"The checkpoint `{checkpoint}` does not belong to the capture in `{target.path}`",
-            hint="Use its own checkpoint, or an empty folder: the capture then continues where it stopped",
-        )
-    info = worker_connection.run(_info(options))
-    return target.begun(options.bucket, info["created"], info["config"], forced=not options.fail_on_data_loss)
-
-
-def _run(
-    engine: Engine,
-    options: SourceOptions,
-    target: CaptureFolder,
-    checkpoint: Path,
-    start: CaptureState,
-    trigger: timedelta | None,
-) -> CaptureState:
-    """Run the query to its end. Continues after a lost Python process; Spark retries only tasks."""
-    from pyspark.errors import StreamingQueryException
-
-    reached, left = start, ATTEMPTS
-    while True:
-        query = _start(engine, _wanted(options, reached), target, checkpoint, trigger)
+    most = min(options.max_revisions_per_trigger or A_BATCH, A_BATCH)
+    options = replace(options, columns=COLUMNS, max_revisions_per_trigger=most)
+    with engine.explaining():
+        table = _opened(engine, options, place, order)
+        running = _Capture(engine, options, table, order)
         try:
-            while not query.awaitTermination(POLL_PAUSE_S):  # type: ignore[arg-type]
-                engine.doing = _standing(target.existing(), start)
-            return target.existing()
-        except StreamingQueryException as error:
-            now = target.existing()
-            left = left - 1 if now.revision == reached.revision else ATTEMPTS - 1
-            if not left or not worker_lost(error):
-                raise
-            reached = now
+            running.run()
         finally:
-            query.stop()
+            running.stream.stop()
+    return CaptureResult(table, running.rows, time.monotonic() - begun)
 
 
-def _wanted(options: SourceOptions, state: CaptureState) -> SourceOptions:
-    """Return the options to read with: if Spark has no checkpoint yet, from the folder's last revision."""
-    begin = str(state.revision + 1) if state.revision else options.starting_revision
-    since = None if state.revision else options.starting_time
-    most = options.max_revisions_per_trigger or A_BATCH
-    return replace(
-        options, columns=COLUMNS, starting_revision=begin, starting_time=since, max_revisions_per_trigger=most
+def find(place: TablePlace) -> KvTable | None:
+    """Return the table of a capture; None for an empty place. Raises ConflictError for other content."""
+    if place.path is not None and place.path.exists():
+        place.require_existing()
+    table = KvTable.find(place)
+    if table is None:
+        if place.listing():
+            raise ConflictError(f"`{place}` has files that are not a capture", hint="Choose another folder or empty it")
+    elif table.origin.kind != CAPTURE:
+        raise ConflictError(f"`{place}` is an export, not a capture", hint="Choose another folder")
+    return table
+
+
+def _opened(engine: Engine, options: SourceOptions, place: TablePlace, order: CaptureOrder) -> KvTable:
+    """Return the table to continue, created if needed."""
+    table = find(place)
+    info = worker_connection.run(_info(options))
+    origin = TableOrigin(
+        kind=CAPTURE,
+        bucket=options.bucket,
+        incarnation=info["created"],
+        config=info["config"],
+        mode=order.mode,
+        filters=options.filter,
+        columns=COLUMNS,
+        marks=order.keep_deleted,
+        created=format_time(time.time_ns()),
     )
-
-
-def _start(
-    engine: Engine, options: SourceOptions, target: CaptureFolder, checkpoint: Path, trigger: timedelta | None
-) -> StreamingQuery:
-    folder, kept = str(target.path), str(checkpoint)
-
-    def store(rows: DataFrame, _: int) -> None:
-        with crossing():
-            store_batch(rows, folder, kept)
-
-    changes = engine.spark.readStream.format("nats-kv").options(**given_as(options)).load()
-    writer = changes.writeStream.option("checkpointLocation", f"file:{checkpoint}").foreachBatch(store)
-    if trigger is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{trigger.total_seconds() * 1000:.0f} milliseconds").start()
+    if table is None:
+        first = KvStreamReader(schema_of(COLUMNS), options)
+        try:
+            begin = Offset.parse(first.initialOffset())
+        finally:
+            first.stop()
+        table = KvTable.create(place, table_schema(), origin, offset=begin)
+    _check_same(table.origin, origin, table.offset, place)
+    if order.schema is not None:
+        table.evolve(_with_json(engine, order.schema))
+    return table
 
 
 async def _info(options: SourceOptions) -> StreamInfo:
@@ -351,8 +140,140 @@ async def _info(options: SourceOptions) -> StreamInfo:
         return await streams.info(source.api, source.stream)
 
 
-def _standing(state: CaptureState, start: CaptureState) -> str:
-    captured = state.rows - start.rows
-    if not captured:
-        return f"from revision {state.revision + 1:,}"
-    return f"at revision {state.revision:,}, {counted(captured, 'row')} captured"
+def _check_same(found: TableOrigin, wanted: TableOrigin, offset: Offset, place: TablePlace) -> None:
+    """Raises ConflictError for a capture of something else, StreamReplaced for one of another stream instance."""
+    names = {"bucket": "bucket", "mode": "mode", "filters": "filters", "marks": "deleted keys"}
+    for name, text in names.items():
+        present = getattr(found, name)
+        if present != getattr(wanted, name):
+            shown = {"marks": "kept" if found.marks else "not kept"}.get(name, f"`{present}`")
+            raise ConflictError(f"`{place}` has a capture with {text} {shown}", hint="Choose another folder")
+    if found.incarnation != wanted.incarnation:
+        raise StreamReplaced(
+            f"`{place}` has a capture of the bucket `{found.bucket}` created at {found.incarnation}, up to revision "
+            f"{offset.revision}; it was recreated at {wanted.incarnation}",
+            hint="Capture the new one into another folder",
+        )
+
+
+def _with_json(engine: Engine, schema: str) -> pa.Schema:
+    """Return the schema of a table with JSON values of a schema in SQL. Raises UsageError."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    kind = pa.struct(list(to_arrow_schema(engine.spark.createDataFrame([], schema).schema, timezone="UTC")))
+    json_values.check_type(kind)
+    if not kind.num_fields:
+        raise UsageError("The schema of the values has no fields")
+    return table_schema().append(pa.field(json_values.COLUMN, kind))
+
+
+class _Capture:
+    """Capture that runs."""
+
+    def __init__(self, engine: Engine, options: SourceOptions, table: KvTable, order: CaptureOrder) -> None:
+        self.stream = KvStreamReader(schema_of(COLUMNS), options)
+        self.rows = 0
+        self._engine, self._table, self._order = engine, table, order
+        self._most = options.max_revisions_per_trigger or A_BATCH
+        self._json = table.type_of(json_values.COLUMN)
+        self._loss = None if options.fail_on_data_loss else table.offset.revision + 1
+        """Revision from which changes may be missing, until it is in the table."""
+
+    def run(self) -> None:
+        """Capture batches; a batch is repeated while the server is away."""
+        self._repeated(self._prepare)
+        while True:
+            captured = self._repeated(self._batch)
+            if not captured and self._order.once:
+                return
+            if not captured or not self._order.once:
+                self._pause(self._order.trigger.total_seconds())
+
+    def _prepare(self) -> int:
+        if self._order.once:
+            self.stream.prepareForTriggerAvailableNow()
+        return 0
+
+    def _repeated(self, work: Any) -> int:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self._engine.explaining():
+                    return int(work())
+            except Away:
+                if time.monotonic() > deadline:
+                    raise
+                self._engine.doing = "waiting for the server"
+                self._pause(1)
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._engine.require_wanted()
+            time.sleep(min(left, PAUSE_S))
+
+    def _batch(self) -> int:
+        """Capture the next batch; return how far it moved the offset."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        begin = self._table.offset
+        so_far = f", {counted(self.rows, 'row')} captured" if self.rows else ""
+        self._engine.doing = f"from revision {begin.revision + 1:,}{so_far}"
+        end = Offset.parse(self.stream.latestOffset(begin.document(), ReadMaxRows(self._most)))
+        if end.revision == begin.revision:
+            return 0
+        rows = (self._merged if self._order.mode == LATEST else self._appended)(begin, end)
+        if rows is not None:
+            self.rows += rows
+            self._loss = None
+        return end.revision - begin.revision
+
+    def _appended(self, begin: Offset, end: Offset) -> int:
+        form = PartForm.of(self._table.place)
+        work = partial(_write_part, self.stream, self._json, form)
+        written: list[WrittenRows] = tasks.over_items(
+            self._engine, self.stream.partitions(begin.document(), end.document()), work
+        )
+        files = [part for one in written for part in one.parts]
+        parts.require_visible(self._table.place, files)
+        self._table.append(files, end, loss=self._loss)
+        return sum(part.rows for part in files)
+
+    def _merged(self, begin: Offset, end: Offset) -> int | None:
+        """Merge the last revision of each key; None if the batch was too large, and the next one is smaller."""
+        held: list[pa.RecordBatch] = []
+        count = size = 0
+        for part in self.stream.partitions(begin.document(), end.document()):
+            for batch in _rows(self.stream, self._json, part):
+                self._engine.require_wanted()
+                held.append(batch)
+                count, size = count + len(batch), size + batch.nbytes
+                if size > BATCH_BYTES:
+                    held = _last_of_keys(held).to_batches()
+                    size = sum(item.nbytes for item in held)
+                    if size > BATCH_BYTES // 2 and count > 1:
+                        self._most = count // 2
+                        return None
+        if held:
+            self._table.merge(_last_of_keys(held), end, keep_deleted=self._order.keep_deleted, loss=self._loss)
+        else:
+            self._table.append((), end, loss=self._loss)
+        return count
+
+
+def _rows(stream: KvStreamReader, json_type: pa.DataType | None, part: Any) -> Iterator[pa.RecordBatch]:
+    for batch in stream.read(part):
+        yield batch if json_type is None else json_values.with_json(batch, json_type)
+
+
+def _write_part(
+    stream: KvStreamReader, json_type: pa.DataType | None, form: PartForm, part: Any
+) -> Iterator[WrittenRows]:
+    return parts.write(_rows(stream, json_type, part), form)
+
+
+def _last_of_keys(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Return the last revision of each key."""
+    rows = pa.Table.from_batches(batches)
+    last = rows.group_by("key").aggregate([("revision", "max")])["revision_max"]
+    return rows.filter(pc.is_in(rows["revision"], value_set=last)).combine_chunks()

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.read.batch_reader import KvReader
 
-TTL_LEFT = (
-    "case when ttl is not null then "
-    "greatest(1D, round(ttl - (unix_micros(current_timestamp()) - unix_micros(created)) / 1000000D)) end"
-)
-"""SQL expression for the seconds that entries with a ttl have left, by the clock of this machine."""
-
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:

@@ -198,7 +198,7 @@ class Engine:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """Check that Spark can start; convert the error if it does not. Suppress pyspark's own output."""
-        self._require_wanted()
+        self.require_wanted()
         check_reachable(self.target)
         from pyspark.logger import PySparkLogger
 
@@ -210,12 +210,12 @@ class Engine:
             raise
         except Exception as error:
             raise not_started(error, self.log_tail()) from error
-        self._require_wanted()
+        self.require_wanted()
 
-    def _require_wanted(self) -> None:
+    def require_wanted(self) -> None:
         """Raises KvctlError if the job was cancelled."""
         if self._cancelled:
-            raise KvctlError("Spark was not started: it is no longer needed")
+            raise KvctlError("The job was cancelled")
 
     def _begin(self, java_options: str = "") -> "SparkContext":
         with self._starting(), _environment(self._surroundings()):

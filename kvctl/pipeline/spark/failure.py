@@ -37,11 +37,6 @@ def planning_error(text: str) -> KvctlError:
     return recall(text) or _known(text) or UsageError(_sentence(text))
 
 
-def worker_lost(error: Exception) -> bool:
-    """Return whether a Python process of Spark has ended, or did not start in time: a retry may succeed."""
-    return re.search(f"{_NOT_COME}|{_GONE}", text_of(error)) is not None
-
-
 def text_of(error: BaseException) -> str:
     """Return the text of an error; for Spark's this asks the JVM, which may have ended."""
     try:

@@ -1,24 +1,51 @@
-"""Delta tables by delta-rs: files that tasks wrote and their origin are one transaction each, made by the driver."""
+"""Delta tables by delta-rs: the files that tasks wrote become a table in one transaction, made by the driver.
+
+The table of a capture is its own checkpoint. Delta's log keeps one number for each application that writes, as part of
+the transaction: four such numbers are the offset up to which the bucket is in the table.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from kvctl.atomic_file import flush_folder
-from kvctl.errors import ConflictError, KvctlError
+from kvctl.errors import ConflictError, KvctlError, UsageError
+from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.tables.origin import Part, TableOrigin, check_name, damaged, decode, encode
 from kvctl.pipeline.tables.parts import hash_in
 from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
-    from deltalake.transaction import AddAction
+    from deltalake import DeltaTable, Field
+    from deltalake.transaction import AddAction, CommitProperties
 
 LOG = "_delta_log"
+REVISION, SEEN, HELD, LOSS = (f"kvctl.{name}" for name in ("revision", "seen", "held", "loss"))
+"""Applications of Delta's log: the fields of an offset, and the revision from which changes may be missing."""
+COMMITS = 5
+"""Number of attempts at a transaction that a compaction got ahead of."""
+UNFINISHED = timedelta(days=1)
+"""Age at which a file that no version names is taken for the rest of a job that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedFiles:
+    """Result of a compaction."""
+
+    added: int
+    removed: int
+    """Number of small files that others replace."""
+    vacuumed: int
+    """Number of files deleted, which only earlier versions or no version named."""
+    version: int
 
 
 class KvTable:
@@ -40,7 +67,14 @@ class KvTable:
 
     @classmethod
     def create(
-        cls, place: TablePlace, schema: pa.Schema, origin: TableOrigin, parts: Sequence[Part], *, replace: bool = False
+        cls,
+        place: TablePlace,
+        schema: pa.Schema,
+        origin: TableOrigin,
+        parts: Sequence[Part] = (),
+        *,
+        offset: Offset | None = None,
+        replace: bool = False,
     ) -> KvTable:
         """Create a table with these files, or a version of an existing one. Raises ConflictError."""
         from deltalake import DeltaTable, Schema
@@ -55,6 +89,7 @@ class KvTable:
                 mode=mode,  # type: ignore[arg-type]
                 description=encode(origin),
                 storage_options=place.delta_options(),
+                commit_properties=_numbers(offset, None) if offset else None,
             )
             table = cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
         table.flush()
@@ -93,6 +128,112 @@ class KvTable:
         """Return the rows as a dataset of pyarrow, with the values of partitions."""
         with explained(self.place):
             return self._table.to_pyarrow_dataset(filesystem=self.place.file_system())
+
+    @property
+    def offset(self) -> Offset:
+        """Return the offset up to which the bucket is in the table."""
+        number = self._table.transaction_version
+        with explained(self.place):
+            fields = [number(name) or 0 for name in (REVISION, SEEN, HELD)]
+        return Offset(fields[0], self.origin.incarnation, *fields[1:])
+
+    @property
+    def loss(self) -> int | None:
+        """Return the revision from which changes may be missing, because a capture continued after a loss."""
+        return self._table.transaction_version(LOSS)
+
+    def type_of(self, column: str) -> pa.DataType | None:
+        """Return the Arrow type of a column; None if the table lacks it."""
+        import pyarrow as pa
+
+        schema = pa.schema(self._table.schema().to_arrow())
+        return schema.field(column).type if column in schema.names else None
+
+    def append(self, parts: Sequence[Part], end: Offset, *, loss: int | None = None) -> None:
+        """Add the files and move the offset to `end`. Raises ConflictError if another capture moved it."""
+
+        def write() -> None:
+            self._table.create_write_transaction(
+                [_action(part) for part in parts], "append", self._table.schema(), commit_properties=_numbers(end, loss)
+            )
+
+        self._commit(write, end)
+
+    def merge(self, rows: pa.Table, end: Offset, *, keep_deleted: bool, loss: int | None = None) -> None:
+        """Update the row of each key, delete those of deleted keys or mark them, and move the offset to `end`.
+
+        Raises as `append`.
+        """
+
+        def write() -> None:
+            merger = self._table.merge(
+                rows,
+                "target.key = source.key",
+                source_alias="source",
+                target_alias="target",
+                commit_properties=_numbers(end, loss),
+            )
+            if not keep_deleted:
+                merger = merger.when_matched_delete("source.operation != 'PUT'")
+            exists = None if keep_deleted else "source.operation = 'PUT'"
+            merger.when_matched_update_all().when_not_matched_insert_all(exists).execute()
+
+        self._commit(write, end)
+        if self.offset.revision != end.revision:  # nothing changed, so delta-rs wrote nothing
+            self.append((), end, loss=loss)
+
+    def evolve(self, schema: pa.Schema) -> None:
+        """Add the columns, and fields of columns, that the table lacks. Raises UsageError for another type."""
+        from deltalake import Schema
+
+        wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
+        present = {field.name: field for field in self._table.schema().fields}
+        more = [field for name, field in wanted.items() if not _covers(present.get(name), field)]
+        if more:
+            with explained(self.place):
+                self._table.alter.add_columns(more)
+            self._refresh()
+
+    def compact(self, retention: timedelta) -> CompactedFiles:
+        """Combine small files, and delete files of versions older than the retention, and those of killed jobs."""
+        hours = max(int(retention.total_seconds() // 3600), 0)
+        with explained(self.place):
+            counts = self._table.optimize.compact()
+            self._refresh()
+            removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+            unfinished = max(hours, int(UNFINISHED.total_seconds() // 3600))
+            removed += self._table.vacuum(unfinished, dry_run=False, enforce_retention_duration=False, full=True)
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+        self._refresh()
+        return CompactedFiles(counts["numFilesAdded"], counts["numFilesRemoved"], len(removed), self.version)
+
+    def _commit(self, write: Callable[[], None], end: Offset) -> None:
+        """Make a transaction that moves the offset; it is repeated if only files were combined concurrently."""
+        start = self.offset
+        for attempt in range(COMMITS):
+            try:
+                with explained(self.place):
+                    write()
+                    break
+            except ConflictError:
+                self._refresh()
+                if self.offset != start or attempt == COMMITS - 1:
+                    raise self._other() from None
+        self._refresh()
+        if self.offset.revision not in (start.revision, end.revision):
+            raise self._other()
+        self.flush()
+
+    def _refresh(self) -> None:
+        with explained(self.place):
+            self._table.update_incremental()
+
+    def _other(self) -> ConflictError:
+        return ConflictError(
+            f"Another capture is writing into `{self.place}`",
+            hint="This one has stopped; both of them wrote nothing twice",
+        )
 
     def removed(self) -> set[str]:
         """Return the files of earlier versions that are still stored."""
@@ -136,9 +277,46 @@ def _reason(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
 
 
-def _action(part: Part) -> AddAction:
-    import time
+def _covers(present: Field | None, wanted: Field) -> bool:
+    """Return whether a column has the wanted type, or more fields. Raises UsageError for another type."""
+    if present is None:
+        return False
+    one, other = json.loads(present.to_json())["type"], json.loads(wanted.to_json())["type"]
+    return _covered(one, other, wanted.name)
 
+
+def _covered(present: Any, wanted: Any, name: str) -> bool:
+    if not isinstance(present, dict) or not isinstance(wanted, dict) or present["type"] != wanted["type"]:
+        if present != wanted:
+            raise UsageError(
+                f"Column `{name}` has the type {_type(present)} in the table, not {_type(wanted)}",
+                hint="Add a field of another name",
+            )
+        return True
+    if wanted["type"] != "struct":
+        return bool(present == wanted) or _covered(present.get("elementType"), wanted.get("elementType"), name)
+    fields = {field["name"]: field["type"] for field in present["fields"]}
+    found = [
+        field["name"] in fields and _covered(fields[field["name"]], field["type"], f"{name}.{field['name']}")
+        for field in wanted["fields"]
+    ]
+    return all(found)
+
+
+def _type(form: Any) -> str:
+    return form["type"] if isinstance(form, dict) else str(form)
+
+
+def _numbers(end: Offset, loss: int | None) -> CommitProperties:
+    from deltalake.transaction import CommitProperties, Transaction
+
+    numbers = {REVISION: end.revision, SEEN: end.seen_ns, HELD: end.held}
+    if loss is not None:
+        numbers[LOSS] = loss
+    return CommitProperties(app_transactions=[Transaction(name, number) for name, number in numbers.items()])
+
+
+def _action(part: Part) -> AddAction:
     from deltalake.transaction import AddAction
 
     values: dict[str, Any] = {}

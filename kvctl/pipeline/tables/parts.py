@@ -36,6 +36,14 @@ LONGEST_TEXT = 64
 _NAME = re.compile(r"part-[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]{64})\.parquet")
 
 
+_DELTA_RS = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+\.parquet")
+
+
+def is_data(name: str) -> bool:
+    """Return whether kvctl or delta-rs writes files of such a name: without a version, a job that ended left it."""
+    return bool(_NAME.fullmatch(name) or _DELTA_RS.fullmatch(name))
+
+
 def hash_in(name: str) -> str | None:
     """Return the SHA-256 that a file's name tells; None for a file that kvctl did not write."""
     found = _NAME.fullmatch(name)

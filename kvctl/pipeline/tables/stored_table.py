@@ -18,7 +18,7 @@ from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.tables.delta import LOG, KvTable
 from kvctl.pipeline.tables.origin import Part, TableOrigin, damaged, decode, encode
-from kvctl.pipeline.tables.parts import hash_in
+from kvctl.pipeline.tables.parts import is_data
 from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damag
     stored = place.listing()
     opened = KvTable.find(place) if table.format == DELTA else None
     if opened is not None:
-        known |= opened.removed() | {name for name in stored if hash_in(name)}  # of other versions, and unfinished ones
+        known |= opened.removed() | {name for name in stored if is_data(name)}  # of other versions, and unfinished ones
     extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
     compared = in_parallel(lambda part: _compared(place, part, advance), table.parts)

@@ -1,80 +1,136 @@
-"""Captures: every change once in files that any reader understands, through restarts and other people's checkpoints."""
+"""Captures into Delta tables: every change once, through restarts, second captures, recreated buckets and losses."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamReplaced, UsageError
-from kvctl.pipeline.jobs.capture import CaptureResult, capture, check_places
-from kvctl.pipeline.jobs.capture_folder import CaptureFolder
+from kvctl.pipeline.jobs import capture as capture_job
+from kvctl.pipeline.jobs.capture import CaptureOrder, CaptureResult, capture
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.tables import stored_table
+from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.storage import TablePlace
 
 Capture = Callable[..., CaptureResult]
 
 
 @pytest.fixture
-def take(engine, server, tmp_path):
-    """Capture the existing changes of a bucket into `tmp_path / "capture"`."""
+def place(tmp_path):
+    return TablePlace(str(tmp_path / "capture"))
 
-    def take(bucket: str, checkpoint: str = "checkpoint", **options: str) -> CaptureResult:
-        asked = parse({"bucket": bucket, "url": server.url, **options})
-        return capture(engine, asked, tmp_path / "capture", tmp_path / checkpoint, once=True)
+
+@pytest.fixture
+def take(engine, server, place):
+    """Capture the existing changes of a bucket into `place`."""
+
+    def take(bucket: str, order: CaptureOrder = CaptureOrder(once=True), **options: str) -> CaptureResult:  # noqa: B008
+        return capture(engine, parse({"bucket": bucket, "url": server.url, **options}), place, order)
 
     return take
 
 
-def captured(folder: Path) -> list[tuple[int, str, str, bytes | None]]:
-    """Return revision, key, operation and value from all files, as a plain reader finds them."""
-    table = ds.dataset(folder, partitioning="hive").to_table()
-    columns = [table[name].to_pylist() for name in ("revision", "key", "operation", "value")]
-    return sorted(zip(*columns, strict=True))
+def rows_of(place: TablePlace) -> list[dict[str, Any]]:
+    """Return the rows of the table's version, by revision."""
+    table = stored_table.open_table(place)
+    assert stored_table.damages(table) == []
+    columns = [pq.read_table(Path(place.uri) / part.name).to_pylist() for part in table.parts]
+    return sorted((row for rows in columns for row in rows), key=lambda row: row["revision"])
+
+
+def captured(place: TablePlace) -> list[tuple[int, str, str, bytes | None]]:
+    """Return revision, key, operation and value of all rows."""
+    return [(row["revision"], row["key"], row["operation"], row["value"]) for row in rows_of(place)]
 
 
 @pytest.mark.guarantee("pipeline-29")
-def test_every_change_is_captured_once_however_often_it_runs(fill, raw, take, tmp_path):
+def test_every_change_is_captured_once_however_often_it_runs(fill, raw, take, place):
     bucket = fill({"a": b"1", "b": b"2"}, max_msgs_per_subject=5)
-    left = tmp_path / "checkpoint" / "offsets" / ".0.8f2c-killed-in-the-first-write.tmp"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"v1\n")
     first = take(bucket)
-    assert (first.rows, first.files, first.state.revision) == (2, 1, 2)
+    assert (first.rows, len(first.table.parts), first.table.offset.revision) == (2, 1, 2)
     raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "b", b"\xff\x00")
     again = take(bucket, maxRevisionsPerTrigger="1")
-    assert (again.rows, again.files, again.state.rows) == (2, 2, 4)
-    assert captured(tmp_path / "capture") == [
+    assert (again.rows, len(again.table.parts), again.table.offset.revision) == (2, 3, 4)
+    assert take(bucket).rows == 0
+    assert captured(place) == [
         (1, "a", "PUT", b"1"),
         (2, "b", "PUT", b"2"),
         (3, "a", "DEL", None),
         (4, "b", "PUT", b"\xff\x00"),
     ]
-    raw.put(bucket, "c", b"3")
-    shutil.rmtree(tmp_path / "checkpoint")
-    assert take(bucket).rows == 1, "the folder knows how far it is"
-    assert [row[0] for row in captured(tmp_path / "capture")] == [1, 2, 3, 4, 5]
 
 
-def test_foreign_checkpoint_and_recreated_bucket_are_refused(fill, raw, take, tmp_path):
+def test_foreign_place_and_recreated_bucket_are_refused(fill, raw, take, place):
     bucket = fill({"a": b"1"})
-    take(bucket)
-    shutil.move(tmp_path / "capture", tmp_path / "kept")
-    with pytest.raises(ConflictError, match="does not belong to the capture in"):
+    Path(place.uri).mkdir()
+    (Path(place.uri) / "mine").write_bytes(b"")
+    with pytest.raises(ConflictError, match="has files that are not a capture"):
         take(bucket)
-    shutil.rmtree(tmp_path / "capture", ignore_errors=True)
-    shutil.move(tmp_path / "kept", tmp_path / "capture")
+    (Path(place.uri) / "mine").unlink()
+    take(bucket)
+    with pytest.raises(ConflictError, match="has a capture with bucket"):
+        take(fill({"a": b"1"}))
+    with pytest.raises(ConflictError, match="has a capture with mode `changes`"):
+        take(bucket, CaptureOrder(once=True, mode="latest"))
     raw.api(f"STREAM.DELETE.KV_{bucket}")
     with pytest.raises(BucketNotFound):
         take(bucket)
     raw.create_bucket(bucket, {"a": b"other"})
     with pytest.raises(StreamReplaced, match="it was recreated"):
         take(bucket)
-    assert captured(tmp_path / "capture") == [(1, "a", "PUT", b"1")]
+    assert captured(place) == [(1, "a", "PUT", b"1")]
 
 
-def test_lost_changes_end_the_capture_unless_allowed(fill, raw, take, tmp_path):
+@pytest.mark.guarantee("pipeline-29")
+@pytest.mark.parametrize("mode", ["changes", "latest"])
+def test_second_capture_into_the_table_is_a_conflict(mode, fill, raw, take, place, monkeypatch):
+    bucket = fill({"a": b"1"})
+    order = CaptureOrder(once=True, mode=mode)
+    take(bucket, order)
+    raw.put(bucket, "b", b"2")
+    commit, name = (
+        getattr(KvTable, {"changes": "append", "latest": "merge"}[mode]),
+        {"changes": "append", "latest": "merge"}[mode],
+    )
+
+    def late(table: KvTable, *args: Any, **settings: Any) -> None:
+        monkeypatch.setattr(KvTable, name, commit)
+        take(bucket, order)
+        commit(table, *args, **settings)
+
+    monkeypatch.setattr(KvTable, name, late)
+    with pytest.raises(ConflictError, match="Another capture is writing into"):
+        take(bucket, order)
+    assert [row[0] for row in captured(place)] == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["changes", "latest"])
+def test_compaction_does_not_stop_a_capture(mode, fill, raw, take, place, monkeypatch):
+    bucket = fill({"a": b"1"})
+    order = CaptureOrder(once=True, mode=mode)
+    take(bucket, order)
+    raw.put(bucket, "b", b"2")
+    take(bucket, order)
+    raw.put(bucket, "a", b"3")
+    name = {"changes": "append", "latest": "merge"}[mode]
+    commit = getattr(KvTable, name)
+
+    def late(table: KvTable, *args: Any, **settings: Any) -> None:
+        other = KvTable.find(place)
+        assert other is not None
+        other.compact(capture_job.TRIGGER * 7200)
+        commit(table, *args, **settings)
+
+    monkeypatch.setattr(KvTable, name, late)
+    take(bucket, order)
+    assert [row[0] for row in captured(place)] == ([1, 2, 3] if mode == "changes" else [2, 3])
+
+
+def test_lost_changes_end_the_capture_unless_allowed(fill, raw, take, place):
     bucket = fill({"a": b"1"})
     take(bucket)
     raw.put(bucket, "b", b"2")
@@ -83,23 +139,77 @@ def test_lost_changes_end_the_capture_unless_allowed(fill, raw, take, tmp_path):
         take(bucket)
     assert not take(bucket, failOnDataLoss="false").rows
     raw.put(bucket, "c", b"3")
-    assert take(bucket).state.forced
-    assert [row[0] for row in captured(tmp_path / "capture")] == [1, 3]
+    assert take(bucket).table.loss == 2
+    assert [row[0] for row in captured(place)] == [1, 3]
 
 
-def test_error_in_a_batch_keeps_its_type(fill, take, monkeypatch, tmp_path):
-    def refuse(*_: object) -> None:
-        raise ConflictError("The disk is somebody else's", hint="Ask them")
+@pytest.mark.guarantee("pipeline-30")
+def test_latest_has_one_row_for_each_key(fill, raw, take, place):
+    bucket = fill({f"k{number}": b"old" for number in range(20)}, max_msgs_per_subject=3)
+    order = CaptureOrder(once=True, mode="latest")
+    take(bucket, order)
+    raw.put(bucket, "k0", b"", {"KV-Operation": "DEL"})
+    raw.put(bucket, "gone", b"x")
+    raw.put(bucket, "gone", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    raw.put(bucket, "k1", b"new", {"Mine": "x"})
+    again = take(bucket, order)
+    assert again.table.offset.revision == 24
+    found = {row["key"]: (row["value"], row["revision"]) for row in rows_of(place)}
+    assert found == {f"k{n}": (b"old", n + 1) for n in range(2, 20)} | {"k1": (b"new", 24)}
+    raw.put(bucket, "never", b"", {"KV-Operation": "DEL"})
+    assert take(bucket, order).table.offset.revision == 25, "a batch that changes no row moves the offset, too"
+    assert take(bucket, order).rows == 0
 
-    monkeypatch.setattr(CaptureFolder, "publish", refuse)
-    with pytest.raises(ConflictError, match="The disk is somebody else's") as caught:
-        take(fill({"a": b"1"}))
-    assert caught.value.hint == "Ask them"
-    assert not list((tmp_path / "capture").rglob("*.parquet"))
+
+def test_latest_marks_deleted_keys(fill, raw, take, place):
+    bucket = fill({"a": b"1", "b": b"2"})
+    order = CaptureOrder(once=True, mode="latest", keep_deleted=True)
+    take(bucket, order)
+    raw.put(bucket, "a", b"", {"KV-Operation": "DEL"})
+    take(bucket, order)
+    assert captured(place) == [(2, "b", "PUT", b"2"), (3, "a", "DEL", None)]
 
 
-@pytest.mark.parametrize("checkpoint", ["capture/checkpoint", "capture", "."])
-def test_a_checkpoint_is_kept_apart_from_the_data(tmp_path, checkpoint):
-    with pytest.raises(UsageError, match=r"is inside|is among"):
-        check_places(tmp_path / "capture", (tmp_path / checkpoint).resolve())
-    check_places(tmp_path / "capture", tmp_path / "capture" / "_checkpoint")
+def test_latest_merges_large_values_in_small_batches(fill, take, place, monkeypatch):
+    monkeypatch.setattr(capture_job, "BATCH_BYTES", 20_000)
+    sizes = []
+    merge = KvTable.merge
+    monkeypatch.setattr(
+        KvTable,
+        "merge",
+        lambda table, rows, *args, **more: (sizes.append(rows.nbytes), merge(table, rows, *args, **more)),
+    )
+    take(fill({f"k{number}": b"x" * 1000 for number in range(60)}), CaptureOrder(once=True, mode="latest"))
+    assert len(captured(place)) == 60
+    assert max(sizes) < 40_000
+
+
+def test_values_are_decoded_and_fields_can_be_added(fill, raw, take, place):
+    bucket = fill({"a": b'{"sku": "x", "n": 7}', "b": b"no json"}, max_msgs_per_subject=5)
+    with pytest.raises(UsageError):
+        take(bucket, CaptureOrder(once=True, schema="sku strng"))
+    take(bucket, CaptureOrder(once=True, schema="sku string"))
+    raw.put(bucket, "c", b'{"sku": "y", "n": 8}')
+    take(bucket)
+    raw.put(bucket, "d", b'{"sku": "z", "n": 9}')
+    take(bucket, CaptureOrder(once=True, schema="sku string, n bigint"))
+    raw.put(bucket, "e", b'{"sku": 1, "n": "ten"}')
+    take(bucket)
+    assert [row["json"] for row in rows_of(place)] == [
+        {"sku": "x"},
+        None,
+        {"sku": "y"},
+        {"sku": "z", "n": 9},
+        {"sku": "1", "n": None},
+    ]
+    with pytest.raises(UsageError, match=r"`json.sku` has the type string in the table, not integer"):
+        take(bucket, CaptureOrder(once=True, schema="sku int"))
+
+
+def test_gap_in_the_revisions_moves_the_offset(fill, raw, take, place):
+    bucket = fill({"a": b"1"}, max_msgs_per_subject=1)
+    take(bucket)
+    for number in range(5):
+        raw.put(bucket, "b", b"%d" % number)
+    assert take(bucket, maxRevisionsPerTrigger="2").table.offset.revision == 6
+    assert [row[0] for row in captured(place)] == [1, 6]

@@ -117,12 +117,11 @@ def test_bucket_is_exported_and_loaded(place, server, fill, tmp_path):
 
 def test_changes_are_captured_and_compacted(place, server, fill, tmp_path):
     bucket = fill(ENTRIES)
-    folder, latest = str(tmp_path / "capture"), str(tmp_path / "latest")
-    where = ("--to", folder, "--checkpoint", str(tmp_path / "checkpoint"))
-    done = pipeline("capture", bucket, *where, "--once", *place, "-s", server.url, "-o", "json")
+    folder = str(tmp_path / "capture")
+    done = pipeline("capture", bucket, "--to", folder, "--once", *place, "-s", server.url, "-o", "json")
     assert (json.loads(done.out)["rows"], done.err) == (len(ENTRIES), "")
-    pipeline("compact", folder, "--to", latest, *place)
-    assert pipeline("verify", latest).exit_code == 0
+    pipeline("compact", folder, *place)
+    assert pipeline("verify", folder).exit_code == 0
 
 
 @pytest.mark.guarantee("pipeline-12")
