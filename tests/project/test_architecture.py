@@ -82,7 +82,7 @@ ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (11_980, 53),
     "versions tables": (8_615, 47),
-    "pipeline": (8_480, 46),
+    "pipeline": (8_130, 45),
     "cli render documents deferred phrases suggest units topics __main__": (21_050, 111),
     "core": (19_510, 84),
 }
