@@ -125,7 +125,8 @@ def _hazards(inventory: Inventory) -> Iterator[Finding]:
     for links in grouped.values():
         name, config = links[0].node.name, links[0].info["config"]
         origins = [link.origin["config"] if link.origin else None for link in links]
-        for hazard in hazards.of_replica(config, origins):
+        stale = hazards.unserved(config, origins[0]) if origins[0] is not None else None
+        for hazard in [*hazards.of_replica(config, origins), *filter(None, [stale])]:
             severity = ERROR if hazard.name in _ERRORS else WARNING
             evidence = hazard.evidence[:1].upper() + hazard.evidence[1:]
             yield Finding(severity, hazard.name, name, evidence, remedy_of(hazard, name, config, origins))

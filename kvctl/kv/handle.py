@@ -325,9 +325,10 @@ class Handle:
     def _config(self, target: Binding) -> asyncio.Future[StreamConfig] | None:
         """Return the configuration of the stream of a handle's first write, which is read at the same time.
 
-        None if there is nothing to check: the stream is known, or this is not the first write.
+        None if there is nothing to check: this is not the first write, and the stream acknowledges writes.
         """
-        if self.fixed or target.info is not None:
+        info = target.info
+        if self.fixed or (info is not None and not info["config"].get("no_ack")):
             return None
         known = self._configs.get(target.stream)
         if known is None:

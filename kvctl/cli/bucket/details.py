@@ -63,6 +63,8 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
     rows = alternate_rows(found)
     empty = "No stream answers reads here"
     session.show(View(columns=ALTERNATES, rows=rows, name="served_by", empty=empty))
+    for hazard in found.unable:
+        session.warn(f"{hazard.evidence}: {hazard.remedy}")
     if not found.reported and found.alternates:
         session.note(_not_reported(found), always=True)
 
@@ -78,6 +80,8 @@ def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport
     if here:
         answers = "answers" if len(here) == 1 else "answer"
         closing.append(cards.Sentence(f"{joined(here)} {answers} here. `kvctl get --leader` asks the origin."))
+    for hazard in found.unable:
+        closing.append(cards.Sentence(f"{hazard.evidence}: {hazard.remedy}", "▲", "yellow"))
     if not found.reported:
         closing.append(cards.Sentence(_not_reported(found)))
     return cards.TextReport([cards.Card(title, [_ranked(rows)])], closing)

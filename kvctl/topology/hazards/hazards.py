@@ -67,6 +67,7 @@ SHORTER_HISTORY = "shorter-history"
 LONGER_HISTORY = "longer-history"
 TTL_NOT_INHERITED = "ttl-not-inherited"
 ORIGIN_NOT_DIRECT = "origin-not-direct"
+MIRROR_NOT_DIRECT = "mirror-not-direct"
 SMALLER_LIMITS = "smaller-limits"
 OUTSIDE_PREFIX = "outside-prefix"
 KEY_COLLISION = "key-collision"
@@ -263,6 +264,19 @@ def _answers(config: StreamConfig, origin: StreamConfig) -> Iterator[Hazard]:
             "nearby clients with `not found`",
             f"`kvctl aggregate create NAME --origin {of} --map ...` renames keys safely",
         )
+
+
+def unserved(config: StreamConfig, origin: StreamConfig) -> Hazard | None:
+    """Return the finding on a mirror that does not answer reads, because its origin allowed direct gets only later.
+
+    Servers decide `mirror_direct` when a mirror is created or edited (ADR-59). A filtered one had better not answer.
+    """
+    able = config.get("mirror") and origin.get("allow_direct") and not [*_answers(config, origin)]
+    if not able or config.get("mirror_direct"):
+        return None
+    name, of = name_of(config), name_of(origin)
+    text = f"`{name}` answers no reads of `{of}`, which allowed direct gets after the mirror was created"
+    return Hazard(MIRROR_NOT_DIRECT, text, f"`kvctl stream edit {config['name']} --set mirror_direct=true`")
 
 
 def _justified(config: StreamConfig, origin: StreamConfig, origins: Iterable[StreamConfig | None]) -> bool:

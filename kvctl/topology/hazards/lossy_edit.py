@@ -124,6 +124,11 @@ def _limits(before: StreamConfig, after: StreamConfig, cost: Cost, words: Words)
         over = f"max_bytes {after['max_bytes']} is {format_size(cost.bytes - after['max_bytes'])} below what is in use"
         consequence = words.full if after.get("discard") == "new" else words.shrunk
         yield over + consequence.format(entries=counted(cost.messages, words.entry))
+    if before.get("subject_delete_marker_ttl") and not after.get("subject_delete_marker_ttl"):
+        yield (
+            "marker_ttl cannot be turned off completely: per-key TTLs stay allowed, keys then expire without a marker, "
+            "and other clients cannot edit the bucket any more"
+        )
     if SIZE in aspects and cost.oversized:
         yield words.oversized.format(limit=after["max_msg_size"], entries=counted(cost.oversized, words.entry))
 

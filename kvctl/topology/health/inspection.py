@@ -119,6 +119,7 @@ def of_replica(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> list[H
     found = hazards.of_replica(config, configs)
     if config.get("mirror") and origins[0] is not None:
         found += lineage(info, origins[0]).hazards()
+        found += filter(None, [hazards.unserved(config, origins[0]["config"])])
     return [*found, *_unconnected(info, origins)]
 
 

@@ -18,7 +18,7 @@ from kvctl.kv import catalog
 from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
-from kvctl.topology.hazards.hazards import Hazard
+from kvctl.topology.hazards.hazards import Hazard, unserved
 from kvctl.topology.health.arrival import reported
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
@@ -63,6 +63,8 @@ class Reads(NamedTuple):
     """Whether the server reports alternates; else they are the origin and the mirrors in view."""
     answers: Answers | None = None
     """None: it is empty, or may not be read here."""
+    unable: tuple[Hazard, ...] = ()
+    """Mirrors that do not answer reads, with the reason."""
 
 
 async def answering(api: Api, stream: str) -> Answers | None:
@@ -90,12 +92,15 @@ def reads(
     `health` is that of mirrors in view; those that read the stream under the API prefix `api` count.
     """
     reported = {item["name"]: item for item in (info.get("alternates") if info else None) or ()}
+    times = answers or {}
     mirrors = {item.link.reader: item for item in health if _mirrors(item, stream, api)}
+    configs = {name: (item.link.info["config"], item.link.origin) for name, item in mirrors.items()}
+    silent = {name for name, (config, _) in configs.items() if not config.get("mirror_direct") and name not in times}
+    unable = (origin and unserved(config, origin["config"]) for name, (config, origin) in configs.items())
     clues = {} if place is None else {name: clue for name, clue in place.clues.items() if clue.origin == stream}
     known = {stream: None, **mirrors, **clues}
-    times = answers or {}
     order = list(reported) or sorted(known, key=lambda name: (times.get(name, inf), name != stream, name))
-    order += [name for name in times if name not in order]
+    order = [name for name in [*order, *(name for name in times if name not in order)] if name not in silent]
     found = []
     for name in order:
         row = _mirror(mirrors[name]) if name in mirrors else AlternateStream(_name(name), name, MIRROR)
@@ -107,7 +112,7 @@ def reads(
         if at := reported.get(name):
             row = row._replace(cluster=at.get("cluster") or row.cluster, domain=at.get("domain") or row.domain)
         found.append(row._replace(round_trip=times.get(name), here=here))
-    return Reads(tuple(found), bool(reported), answers)
+    return Reads(tuple(found), bool(reported), answers, tuple(filter(None, unable)))
 
 
 async def _answer(api: Api, stream: str) -> tuple[str, float] | None:

@@ -16,6 +16,7 @@ from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.settings import FIELDS, SETTINGS
 from kvctl.kv.stream_kind import LEAVING, TOPOLOGY, Kind, started
 from kvctl.phrases import counted
+from kvctl.topology.hazards.hazards import unserved
 from kvctl.topology.model.file import Topology
 from kvctl.topology.model.origins import Aggregate, Mirror, added, leaving, removed, same_mirror, source_key
 from kvctl.topology.plan.change import ResourceChange
@@ -93,6 +94,8 @@ class DesiredState:
                 after["mirror"] = fresh["mirror"]
             follows = self._follow(name, after, model.to_stream(self._config_now(located)), fresh)
             self._deny_purge(name, after, model)
+            if config is not None and unserved(after, config):
+                after["mirror_direct"] = True
         reads = self._reads(place, live, (located,))
         change = self._change(name, Kind.MIRROR, live, after, (located,), (config,), reads, follows=follows)
         return self._settled(change, fresh)

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 import kvctl
+from kvctl.doctor.examination import of_replicas
 from kvctl.errors import BucketNotFound, WaitExpired
 from kvctl.kv.config import BucketConfig
 from kvctl.topology.apply import builders
 from kvctl.topology.apply.builders import add_aggregate_origin, create_aggregate, create_mirror
 from kvctl.topology.apply.edit import hazards_of
 from kvctl.topology.hazards import hazards, lossy_edit
-from kvctl.topology.health import inspection
+from kvctl.topology.health import inspection, overview
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
+from kvctl.topology.survey import inventory
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 from tests.topology.conftest import Replicas, refused, source
@@ -165,6 +167,25 @@ async def test_origin_not_direct(client, raw, replicas, unique):
     assert await names_of(client, mirror) == {"origin-not-direct"}
     assert "origin-not-direct" in await refused(create_mirror(client, Mirror(unique("M"), Origin(bucket))))
     await create_mirror(client, Mirror(unique("M"), Origin(bucket)), force=["origin-not-direct"])
+
+
+async def test_mirror_of_an_origin_that_was_not_direct_answers_after_an_edit(client, raw, replicas, unique):
+    bucket, mirror, filtered = unique(), unique("M"), unique("M")
+    origin = raw.create_bucket(bucket, {"k": b"v"}, allow_direct=False)["config"]
+    made = replicas.mirror(mirror, bucket)
+    replicas.mirror(filtered, bucket, mirror={"filter_subject": f"$KV.{bucket}.a.>"})
+    raw.api(f"STREAM.UPDATE.KV_{bucket}", origin | {"allow_direct": True})
+    assert await names_of(client, mirror) == {"mirror-not-direct"}
+    assert await names_of(client, filtered) == {"filtered-mirror"}  # which had better not answer
+    found = await of_replicas(await inventory.survey({"": client.api}))
+    findings = {finding.check: finding for finding in found if finding.subject == mirror}
+    assert findings["mirror-not-direct"].remedy == f"`kvctl stream edit {mirror} --set mirror_direct=true`"
+    seen = await overview.inspect(client.api, bucket)
+    assert [item.stream for item in seen.reads.alternates] == [f"KV_{bucket}"]
+    assert [hazard.evidence.split("`")[1] for hazard in seen.reads.unable] == [mirror]
+    raw.api(f"STREAM.UPDATE.{mirror}", made["config"] | {"mirror_direct": True})
+    assert await names_of(client, mirror) == set()
+    assert mirror in {item.stream for item in (await overview.inspect(client.api, bucket)).reads.alternates}
 
 
 async def test_missing_origin(client, raw, replicas, unique):

@@ -8,7 +8,7 @@ from kvctl.errors import HazardRefused
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.stream_kind import KIND
 from kvctl.topology.hazards.hazards import Hazard, of_foreign, refuse
-from kvctl.topology.hazards.lossy_edit import AGE, BYTES, HISTORY, SIZE, SUBJECTS, Cost, looks_at, lossy
+from kvctl.topology.hazards.lossy_edit import AGE, BUCKET, BYTES, HISTORY, SIZE, STREAM, SUBJECTS, Cost, looks_at, lossy
 
 BEFORE = BucketConfig("B", history=5, ttl=timedelta(days=1), max_bytes=1000, max_value_size=100).to_stream()
 
@@ -116,6 +116,15 @@ def test_evidence_counts_data_that_would_be_lost(change, cost, evidence):
 )
 def test_edit_that_loses_nothing_has_no_hazard(change):
     assert lossy(BEFORE, BEFORE | change, Cost()) == []
+
+
+@pytest.mark.parametrize("words", [BUCKET, STREAM])
+def test_markers_cannot_be_turned_off(words):
+    marked = BEFORE | {"allow_msg_ttl": True, "subject_delete_marker_ttl": 10**9}
+    unmarked = {name: value for name, value in marked.items() if name != "subject_delete_marker_ttl"}
+    (hazard,) = lossy(marked, unmarked, Cost(), words)
+    assert "other clients cannot edit the bucket" in hazard.evidence
+    assert lossy(marked, marked | {"subject_delete_marker_ttl": 10**10}, Cost(), words) == []
 
 
 def test_bucket_that_is_exactly_full_loses_nothing():
