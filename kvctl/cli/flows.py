@@ -6,7 +6,7 @@ from typing import Any
 from kvctl.cli.app.session import Session
 from kvctl.jetstream import config_diff, config_text, stream_info
 from kvctl.phrases import joined
-from kvctl.render.escapes import escape, utf8
+from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
@@ -60,7 +60,7 @@ def show_planned(
         session.show(view)
     else:
         lines = change_lines(action, what, fields, remarks, colored=session.terminal.colored)
-        session.write(utf8("".join(f"{line}\n" for line in lines)))
+        session.paragraphs("".join(f"{line}\n" for line in lines))
     warn_of_hazards(session, needed)
 
 

@@ -14,8 +14,12 @@ from kvctl.render.escapes import escape
 from kvctl.render.layout import GAP, Layout, lay_out, shortened, styled, texts
 from kvctl.render.view import Column, Line, Row, View, arranged
 
+_INDENTS = " │├└─▶◀"
+"""Characters of trees, and spaces, before the first word of a line."""
 INDENT = 2
 """Terminal columns by which a card's body is indented."""
+_HEIGHT = 1000
+"""Height of a console of a given width, which means nothing; without one, rich takes 80 columns if TERM is dumb."""
 _UNBOUNDED = 20_000
 """Width of the console for pipes, where no line is wrapped."""
 
@@ -84,6 +88,7 @@ def console(*, color: bool, file: IO[str] | None = None, width: int | None = Non
     return Console(
         file=file,
         width=width,
+        height=None if width is None else _HEIGHT,
         force_terminal=True,
         legacy_windows=False,
         no_color=False,
@@ -127,6 +132,20 @@ def text(line: Line) -> Text:
 def painted_text(shown: str) -> Text:
     """Return what rich draws for a text that is escaped and has its colours."""
     return Text.from_ansi(shown)
+
+
+def folded(shown: str, *, width: int, color: bool) -> str:
+    """Fold the lines of a painted text that are longer than the width, each below its first word."""
+    drawn: list[RenderableType] = []
+    for line in map(Text.from_ansi, shown.splitlines()):
+        indent = len(line.plain) - len(line.plain.lstrip(_INDENTS))
+        grid = Table.grid()
+        grid.add_column(width=indent)
+        grid.add_column(overflow="fold")
+        if line.cell_len > width > indent:
+            grid.add_row(line[:indent], line[indent:])
+        drawn.append(grid if grid.row_count else line)
+    return printed(drawn, width=width, color=color)
 
 
 def _shared_layouts(report: TextReport, width: int | None) -> dict[tuple[Column, ...], Layout]:

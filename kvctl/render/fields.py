@@ -149,7 +149,7 @@ FIELDS: dict[str, Column] = {
         Column("origins", text=origins_text),
         Column("seconds", "Time", text=elapsed_text),
         Column("state", text=health_text, style=health_style, keep=True),
-        Column("taken", "Keys", text=lambda taken: taken or "all", yields=1),
+        Column("taken", "Keys", text=lambda taken: "all" if taken in ("", ">") else taken, yields=1),
         Column("lands_as", "Land as", text=lambda lands: lands or "as they are", yields=1),
         Column("ttl", text=lambda ttl: ttl if ttl == "never" else duration_text(ttl), right=True),
         Column("value", flex=True),

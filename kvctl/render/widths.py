@@ -40,7 +40,7 @@ _CODE = " " * 4
 
 
 def wrapped(text: str, width: int, indent: int) -> str:
-    """Wrap lines at spaces. Each continues under its first word, or `indent` columns further right.
+    """Wrap lines at spaces. Each continues `indent` columns from the left, an indented one below its first word.
 
     Code in backticks stays on one line if it fits, and a line that begins as code does, with four spaces, is one to
     copy. Longer words are not split. Colours take no room.
@@ -50,7 +50,8 @@ def wrapped(text: str, width: int, indent: int) -> str:
 
 
 def _wrapped_line(line: str, width: int, indent: int) -> str:
-    margin = " " * (indent + len(line) - len(line.lstrip(" ")))
+    own = len(line) - len(line.lstrip(" "))
+    margin = " " * (own or indent)
     done, current = [], ""
     for space, word in _phrases(line, width - len(margin)):
         if current.strip(" ") and plain_width(current + space + word) > width:

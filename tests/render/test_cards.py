@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kvctl.render.cards import Card, Sentence, TextReport, report_text
+from kvctl.render.cards import Card, Sentence, TextReport, folded, report_text
 from kvctl.render.fields import bar_text, columns, health_text, last_seen_text, number_text, spark_text
 from kvctl.render.text_table import DetailsWriter
 from kvctl.render.view import Column, View, document
@@ -103,3 +103,25 @@ def test_ages_have_one_unit_wherever_they_come_from():
         shown = last_seen_text(seconds)
         assert shown == format_age(now - seconds * 10**9, now)
         assert len(re.findall(r"\d+", shown)) == 1
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_the_width_is_that_of_the_text_whatever_the_terminal_is(term, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    report = TextReport([Card([("t" * 150, "")], [links(("n" * 130, "ok", 0))])], [Sentence("s" * 150)])
+    lines = report_text(report, width=None, color=False).splitlines()
+    assert [len(line) for line in lines if line[:1] in ("t", "s")] == [150, 150]
+    assert max(map(len, report_text(report, width=120, color=False).splitlines())) == 120
+
+
+def test_long_lines_are_folded_below_their_first_word():
+    text = "+ bucket `B`\n    history  5 → 4, and more\n└─▶ M  mirror, cluster lon\n"
+    assert folded(text, width=40, color=False) == text
+    assert folded(text, width=20, color=False).splitlines() == [
+        "+ bucket `B`",
+        "    history  5 → 4,",
+        "    and more",
+        "└─▶ M  mirror,",
+        "    cluster lon",
+    ]
+    assert "\x1b[32m" in folded("\x1b[32m+ bucket\x1b[0m\n", width=5, color=True)

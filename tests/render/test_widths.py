@@ -38,6 +38,7 @@ class TestCells:
         ("hint: or use `kvctl ls` to see", 20, 6, ["hint: or use", "      `kvctl ls` to", "      see"]),
         ("error: " + "x" * 30, 20, 7, ["error:", "       " + "x" * 30]),
         ("a  b\n  - one two three\n\nend ", 10, 0, ["a  b", "  - one", "  two", "  three", "", "end "]),
+        ("error: no\n  - one two", 8, 7, ["error:", "       no", "  - one", "  two"]),
         ("run:\n\n    export NAME=value", 10, 0, ["run:", "", "    export NAME=value"]),
         ("漢字 漢字 漢字", 9, 0, ["漢字 漢字", "漢字"]),
         ("\x1b[31merror:\x1b[0m ab cd", 9, 7, ["\x1b[31merror:\x1b[0m ab", "       cd"]),

@@ -121,6 +121,12 @@ class Session:
         width = self.terminal.width if self.terminal.is_terminal else None
         self.write(utf8(cards.report_text(report, width=width, color=self.terminal.colored)))
 
+    def paragraphs(self, text: str) -> None:
+        """Print lines of text with their colours, on a terminal folded at spaces."""
+        if self.terminal.is_terminal:
+            text = cards.folded(text, width=self.terminal.width, color=self.terminal.colored)
+        self.write(utf8(text))
+
     async def stream(self, view: View, batches: AsyncIterable[Sequence[Row]], *, endless: bool = False) -> None:
         """Print batches of rows as they come, and take the next batch when the last one is written.
 

@@ -56,6 +56,10 @@ async def graph(
         session.show(document(drawn.to_json()))
     elif session.options.output == "name":
         session.show(View(columns=columns("name"), rows=[{"name": node.name} for node in drawn.nodes]))
+    elif format == "text":
+        if not drawn.nodes and not drawn.alone:
+            session.note("No buckets")
+        session.paragraphs("".join(painted(line, color=session.terminal.colored) for line in drawing.text(drawn)))
     else:
         session.write(_drawing(session, drawn, format))
 
@@ -68,10 +72,6 @@ async def _graph(session: Session, names: list[str], file: str | None) -> "drawi
 
 
 def _drawing(session: Session, drawn: "drawing.Drawing", format: str) -> bytes:
-    if format == "text":
-        if not drawn.nodes and not drawn.alone:
-            session.note("No buckets")
-        return utf8("".join(painted(line, color=session.terminal.colored) for line in drawing.text(drawn)))
     text = {"mermaid": drawing.mermaid, "dot": drawing.dot, "svg": drawing.svg}[format](drawn)
     return utf8(escape(text, keep="\n") if session.terminal.is_terminal else text)
 

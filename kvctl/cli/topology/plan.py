@@ -31,7 +31,7 @@ def show_plan(session: Session, plan: "plan_change.TopologyPlan", forced: Collec
     """Print a plan in the chosen format: text on a terminal, rows in a pipe."""
     if session.output == "table":
         text = plan_text(plan, forced, colored=session.terminal.colored)
-        session.write(text.encode())
+        session.paragraphs(text)
     elif session.output in ("json", "yaml"):
         session.show(document(plan_document(plan, forced), name="name"))
     else:

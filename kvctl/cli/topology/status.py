@@ -19,7 +19,6 @@ from kvctl.jetstream import api as jetstream_api
 from kvctl.kv import names
 from kvctl.phrases import counted, joined, quoted
 from kvctl.render import cards
-from kvctl.render.escapes import utf8
 from kvctl.render.fields import bar_text, columns, health_sign, health_style, spark_text
 from kvctl.render.view import Column, Line, View, document, size_text
 from kvctl.topology.health import status as health_status
@@ -327,7 +326,7 @@ async def trace(session: Session, bucket: BucketName, key: KeyName, file: Option
     if session.options.output in ("json", "yaml"):
         session.show(document(found.to_json()))
     elif session.output == "table":
-        session.write(utf8("".join(painted(line, color=session.terminal.colored) for line in views_trace.text(found))))
+        session.paragraphs("".join(painted(line, color=session.terminal.colored) for line in views_trace.text(found)))
     else:
         session.show(View(columns=_TRACE, rows=_rows(found)))
     return None if found.known else UnreachableError.exit_code
