@@ -143,6 +143,9 @@ def read_stream(directory: Path, manifest: BackupManifest) -> SavedStream:
     for found in (manifest.stream, config.get("name")):
         if found != stream:
             raise _damaged(directory, f"it has stream `{shown(str(found))}` and bucket `{shown(manifest.bucket)}`")
+    promised = (manifest.messages, manifest.bytes, manifest.first_revision, manifest.last_revision)
+    if tuple(state[count] for count in counts) != promised:
+        raise _damaged(directory, f"`{CONFIG}` has another state than `{MANIFEST}`")
     sources, subjects = config.get("sources") or (), config.get("subjects") or []
     if (subjects != [f"{prefix}>"] and (subjects or not sources)) or config.get("mirror"):
         raise _damaged(directory, f"its stream is not bucket `{shown(manifest.bucket)}` with the keys in `{prefix}>`")
@@ -153,8 +156,11 @@ def read_stream(directory: Path, manifest: BackupManifest) -> SavedStream:
                 texts.append(f"{verb} `{shown(change['src'])}` as `{shown(change['dest'])}`")
         republish = config.get("republish") or {"src": prefix, "dest": ""}
         own = republish["src"].startswith(prefix) and not republish["dest"].startswith(("$", ">", "*"))
+        kind = kind_of(cast("StreamConfig", config))
     except (TypeError, KeyError, AttributeError):
         raise _damaged(directory, f"`{CONFIG}` has no valid configuration") from None
+    if kind not in (Kind.BUCKET, Kind.AGGREGATE):
+        raise _damaged(directory, f"its stream is not bucket `{shown(manifest.bucket)}` with the settings of one")
     hazardous = not own or bool(config.get("subject_transform"))
     return SavedStream(cast("StreamConfig", config), cast("StreamState", state), tuple(texts), hazardous)
 

@@ -330,6 +330,10 @@ async def test_incomplete_restore_is_removed(client, bucket_name, directory):
     """A manifest that is sound in itself, of another bucket's data: only counting finds that out."""
     await lost(client, bucket_name, directory)
     described = directory / MANIFEST
+    saved = json.loads((directory / CONFIG).read_bytes())
+    saved["state"]["messages"] = 51
+    (directory / CONFIG).write_text(json.dumps(saved))
+    sign(directory)
     document = json.loads(described.read_bytes()) | {"messages": 51}
     del document["checksum"]
     described.write_text(json.dumps(document | {"checksum": checksum.of_document(document)}))
@@ -466,6 +470,9 @@ FORGED: dict[str, tuple[type[Exception], dict[str, Any]]] = {
     "republish-without-target": (ConflictError, {"republish": {"src": ">"}}),
     "republish-of-no-kind": (ConflictError, {"republish": "leak.>"}),
     "transform": (HazardRefused, {"subject_transform": {"src": "$KV.BUCKET.>", "dest": "orders.>"}}),
+    "a-table": (ConflictError, {"metadata": {"kvctl.kind": "table"}}),
+    "unfinished": (ConflictError, {"metadata": {"kvctl.unfinished": "token"}}),
+    "metadata-of-no-kind": (ConflictError, {"metadata": "token"}),
     "sources-of-no-kind": (ConflictError, {"sources": "KV_OTHER"}),
 }
 
@@ -502,6 +509,17 @@ async def test_a_republish_of_others_is_restored_by_force(client, bucket_name, d
     forge(directory, bucket_name, {"republish": {"src": ">", "dest": "leak.>"}})
     done = await bucket_backup.restore(client.api, directory, force=[bucket_backup.OTHER_SUBJECTS])
     assert done.info["config"]["republish"]["dest"] == "leak.>"
+
+
+@pytest.mark.parametrize("count", ["messages", "bytes", "first_seq", "last_seq"])
+async def test_a_backup_whose_state_differs_from_its_manifest_is_refused(client, bucket_name, directory, count):
+    await lost(client, bucket_name, directory)
+    saved = json.loads((directory / CONFIG).read_bytes())
+    saved["state"][count] += 1
+    (directory / CONFIG).write_text(json.dumps(saved))
+    sign(directory)
+    with pytest.raises(ConflictError, match="has another state"):
+        await bucket_backup.restore(client.api, directory)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"config": [], "state": {}}', "[" * 100_000, '{"config": {}}'])
