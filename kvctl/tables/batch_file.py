@@ -28,6 +28,9 @@ def _document(content: bytes, source: str) -> Document:
         numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         items = [_object(lines[number - 1], f"{source}:{number}") for number in numbers]
         return Document(items, source, {(at,): (number, 1) for at, number in enumerate(numbers)})
+    if len(content) > parser.MAX_BYTES:
+        text = f"{source} is larger than {parser.MAX_BYTES >> 20} MiB, the maximum of a JSON or YAML list"
+        raise UsageError(text, hint="Write one change per line (NDJSON): then a batch may have 32 MiB")
     document = parser.parse(content, source)
     if isinstance(document.data, dict):
         return document

@@ -50,7 +50,7 @@ class Serializer(Protocol[T]):
         """Return the value as bytes."""
 
     def deserialize(self, data: bytes) -> T:
-        """Return the value of bytes. Raises ValueError for bytes that `serialize` does not return."""
+        """Return the value of bytes. Raises ValueError for bytes that have none."""
 
 
 class Bytes:
@@ -81,13 +81,25 @@ class Json:
     """JSON values in canonical form: members sorted, no whitespace."""
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON. Raises ValueError, TypeError for values that JSON does not have."""
+        """Return the value as JSON. Raises ValueError, TypeError for values that JSON does not give back."""
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        if json.loads(text) != value:
+            raise TypeError("JSON has text as names of members, and lists for tuples")
         return text.encode()
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value. Raises ValueError."""
-        return json.loads(data)
+        """Return the value, in whatever form it is. Raises ValueError, also for NaN, Infinity and repeated members."""
+        return json.loads(data, parse_constant=_refuse, object_pairs_hook=_members)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("A member appears twice in one object")
+    return found
 
 
 EVERYTHING = Range()
@@ -354,6 +366,10 @@ class Table(Generic[K, V]):
         if self._plain:
             return cast(TableEntry[K, V], entry)
         key, value = self._keys.deserialize(entry.key), self._values.deserialize(entry.value)
+        if self._keys.serialize(key) != entry.key:  # or two entries would have one key
+            raise ValueError(
+                f"Key {entry.key!r} of table `{self.name}` is not as {type(self._keys).__name__} writes it"
+            )
         return TableEntry(key, value, entry.version, entry.family)
 
     def _place(self, family: str | None, key: bytes) -> str:

@@ -29,9 +29,9 @@ SHOWN = 10
 class MergeConflict(ConflictError, kind="merge-conflict"):
     """Both sides changed keys, listed in `conflicts`; nothing was changed."""
 
-    def __init__(self, conflicts: Sequence[KeyConflict], *, strategies: bool) -> None:
+    def __init__(self, conflicts: Sequence[KeyConflict]) -> None:
         keys = quoted((item.key for item in conflicts), SHOWN)
-        hint = "Pass `--strategy source-wins` or `--strategy dest-wins`" if strategies else None
+        hint = "Pass `--strategy source-wins` or `--strategy dest-wins`"
         super().__init__(f"Both sides changed {keys}; nothing was changed", hint=hint)
         self.conflicts = list(conflicts)
 
@@ -88,7 +88,13 @@ async def merge(
 
 
 async def revert(
-    repo: RepositoryAccess, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False
+    repo: RepositoryAccess,
+    branch: str,
+    ref: str,
+    *,
+    parent: int | None = None,
+    strategy: Strategy | None = None,
+    dry_run: bool = False,
 ) -> MergeResult:
     """Undo a commit's changes; for a merge, those since this parent. Raises NothingToCommit, and as `merge`."""
 
@@ -97,11 +103,17 @@ async def revert(
         title = (await refs.commit(repo.store, identity)).message.partition("\n")[0]
         return MergeInput([identity], before, CommitInfo(_reverse(title, identity), repo.author, {"reverts": identity}))
 
-    return await _combine(repo, branch, plan, dry_run=dry_run)
+    return await _combine(repo, branch, plan, strategy=strategy, dry_run=dry_run)
 
 
 async def cherry_pick(
-    repo: RepositoryAccess, branch: str, ref: str, *, parent: int | None = None, dry_run: bool = False
+    repo: RepositoryAccess,
+    branch: str,
+    ref: str,
+    *,
+    parent: int | None = None,
+    strategy: Strategy | None = None,
+    dry_run: bool = False,
 ) -> MergeResult:
     """Apply a commit's changes to a branch. Raises as `revert`."""
 
@@ -110,7 +122,7 @@ async def cherry_pick(
         message = (await refs.commit(repo.store, identity)).message
         return MergeInput([before], identity, CommitInfo(message, repo.author, {"cherry-picked-from": identity}))
 
-    return await _combine(repo, branch, plan, dry_run=dry_run)
+    return await _combine(repo, branch, plan, strategy=strategy, dry_run=dry_run)
 
 
 async def reset_hard(repo: RepositoryAccess, branch: str, ref: str, *, dry_run: bool = False) -> Commit:
@@ -149,7 +161,7 @@ async def _combine(
         if (sides := await plan(state.branch)) is None:
             return MergeResult(None, ())
         try:
-            edits, changes = await _edits(repo, sides, state.branch, strategy, is_merge)
+            edits, changes = await _edits(repo, sides, state.branch, strategy)
         except MissingObject:
             if (await branch_state.collections(repo.store)).revision == state.collections.revision:
                 raise
@@ -175,13 +187,13 @@ _REVERSED = pattern(r"(Revert|Reapply) `(.+)`")
 
 
 async def _edits(
-    repo: RepositoryAccess, sides: MergeInput, head: Branch, strategy: Strategy | None, is_merge: bool
+    repo: RepositoryAccess, sides: MergeInput, head: Branch, strategy: Strategy | None
 ) -> tuple[list[Edit], tuple[KeyChange, ...]]:
     """Return the changes to the head. Raises MergeConflict."""
     ours, theirs = await since_base(repo, sides.bases, sides.source, head.commit)
     found = tree.merge(ours, theirs, strategy)
     if found.conflicts:
-        raise MergeConflict(_conflicts(found.conflicts), strategies=is_merge)
+        raise MergeConflict(_conflicts(found.conflicts))
     return found.edits, _changes(found.edits, ours, theirs)
 
 

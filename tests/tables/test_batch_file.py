@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvctl.documents import parser
 from kvctl.errors import UsageError
 from kvctl.tables import batch_file
 from kvctl.tables.batch_file import read_changes
@@ -98,6 +99,15 @@ def test_invalid_lines_are_named(lone):
 def test_other_documents_are_refused(text):
     with pytest.raises(UsageError, match=r"^x:"):
         read_changes(text.encode(), "x")
+
+
+def test_list_that_is_too_large_names_the_format_for_it(monkeypatch):
+    monkeypatch.setattr(parser, "MAX_BYTES", 1 << 20)
+    changes = [{"put": f"k{number}", "value": "v" * 1000} for number in range(1100)]
+    with pytest.raises(UsageError, match="larger than 1 MiB, the maximum of a JSON") as caught:
+        read_changes(json.dumps(changes).encode(), "b.json")
+    assert "NDJSON" in caught.value.hint
+    assert len(read_changes(b"".join(json.dumps(one).encode() + b"\n" for one in changes), "b.ndjson")) == 1100
 
 
 def test_batch_errors_are_reported_together():

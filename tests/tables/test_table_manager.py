@@ -49,6 +49,24 @@ async def test_equal_json_is_equal_bytes():
     assert Bytes().deserialize(Bytes().serialize(b"\xff")) == b"\xff"
     with pytest.raises(ValueError, match="JSON"):
         Json().serialize(float("nan"))
+    for value in ({1: "a"}, {"k": (1, 2)}, [{None: 1}]):
+        with pytest.raises(TypeError):
+            Json().serialize(value)
+    for data in (b"NaN", b"[-Infinity]", b'{"a":1,"a":2}'):
+        with pytest.raises(ValueError, match=r"JSON|twice"):
+            Json().deserialize(data)
+    assert Json().deserialize(b'{"b": 1}') == {"b": 1}
+
+
+async def test_a_key_that_another_one_would_become_is_refused(client, unique):
+    tables, name = Tables(client), unique("T")
+    await tables.create(name)
+    plain, typed = await tables.open(name), await tables.open_typed(name, Json(), Json())
+    await typed.put({"a": 1}, "canonical")
+    await plain.put(b'{"b": 1}', b'"not"')
+    assert (await typed.get({"a": 1})).value == "canonical"
+    with pytest.raises(ValueError, match="is not as Json writes it"):
+        [entry async for entry in typed.entries()]
 
 
 async def test_a_read_only_connection_changes_no_table(server, unique):

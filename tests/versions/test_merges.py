@@ -102,8 +102,9 @@ async def test_merge_equals_the_model(seed, strategy):
     await whole(repo)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", range(15))
-async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed):
+async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed, strategy):
     dice = random.Random(seed)
     size = dice.choice([4, 8])
     before = content(dice, size)
@@ -111,9 +112,9 @@ async def test_reverts_and_cherry_picks_are_merges_with_another_base(seed):
     now = changed(dice, after, size)
     for pick, base, source in ((False, after, before), (True, before, after)):
         repo = await branched(before, now, after)
-        expected, conflicts = merged(base, source, now, None)
+        expected, conflicts = merged(base, source, now, strategy)
         try:
-            made = await (repo.cherry_pick("side", "main") if pick else repo.revert("side", "main"))
+            made = await (repo.cherry_pick if pick else repo.revert)("side", "main", strategy=strategy)
         except MergeConflict as error:
             found = [one.key for one in error.conflicts]
         except NothingToCommit:

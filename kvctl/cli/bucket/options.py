@@ -35,13 +35,15 @@ def clear_option(resource: Resource) -> Any:
     )
 
 
-def parse_metadata(texts: Iterable[str]) -> dict[str, str]:
-    """Parse KEY=VALUE texts into a mapping. Raises UsageError."""
-    metadata = {}
+def parse_metadata(texts: Iterable[str], *, repeated: bool = False) -> dict[str, str]:
+    """Parse KEY=VALUE texts into a mapping; if keys may be `repeated`, the last one counts. Raises UsageError."""
+    metadata: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise UsageError(f"`{text}` is not KEY=VALUE", hint="Example: `owner=team-a`")
+        if name in metadata and not repeated:
+            raise UsageError(f"`{name}` is given twice: `{name}={metadata[name]}` and `{text}`")
         metadata[name] = value
     return metadata
 

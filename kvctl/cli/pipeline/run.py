@@ -177,7 +177,7 @@ async def run(
     """
     if not dry_run:
         session.context.require_writable()
-    values = {**given_options(session), **parse_metadata(set or ())}
+    values = {**given_options(session), **parse_metadata(set or (), repeated=True)}
     script = jobs_run.statements(_text(session, file), values)
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:

@@ -34,6 +34,10 @@ from kvctl.versions.tree import tree
 STRATEGIES = ("source-wins", "dest-wins")
 
 Commit = Annotated[str, ref_argument("COMMIT", "Commit: its id or any ref")]
+Wins = Annotated[
+    str | None,
+    option("--strategy", "STRATEGY", "Side that wins conflicts: `source-wins` or `dest-wins`", one_of(*STRATEGIES)),
+]
 Parent = Annotated[int | None, number("--parent", "For a merge commit: number of the parent to compare with, from 1")]
 
 
@@ -52,10 +56,7 @@ async def merge(
     name: Name,
     source: Annotated[str, ref_argument("SRC", "Branch, tag or commit to merge")],
     dest: Annotated[str, ref_argument("DST", "Branch to merge into")],
-    strategy: Annotated[
-        str | None,
-        option("--strategy", "STRATEGY", "Side that wins conflicts: `source-wins` or `dest-wins`", one_of(*STRATEGIES)),
-    ] = None,
+    strategy: Wins = None,
     squash: Annotated[bool, flag("--squash", "Make one commit without a second parent")] = False,
     message: Annotated[
         str | None, option("--message -m", "MSG", "Commit message [default: `Merge SRC into DST`]")
@@ -73,12 +74,10 @@ async def merge(
     Unrelated histories exit with 1.
     """
     place, ref = parse_branch(f"{parse_name(name)}@{parse_ref(dest, name)}"), parse_ref(source, name)
-    if strategy is not None and strategy not in STRATEGIES:
-        raise UsageError(f"`{strategy}` is not a merge strategy", hint=f"Use one of {', '.join(STRATEGIES)}")
+    wins = _strategy(strategy)
     if message is not None and not message.strip():
         raise UsageError("The message must not be empty")
     repository = await open_branch(session, place, write=not dry_run, author=author)
-    wins = tree.Strategy(strategy) if strategy else None
     combined = repository.merge(ref, place.ref, message or "", strategy=wins, squash=squash, dry_run=dry_run)
     await _combine(session, repository, place, combined, dry_run, f"`{ref}` is already merged into `{place.ref}`")
 
@@ -94,17 +93,21 @@ async def revert(
     at: AtBranch,
     commit: Commit,
     parent: Parent = None,
+    strategy: Wins = None,
     author: Author = None,
     dry_run: DryRun = False,
 ) -> None:
     """Undo a commit with a new commit.
 
     Later changes are kept. Keys that were changed again after the commit are conflicts; they are listed, and nothing is
-    changed (4). For a merge commit, --parent selects the side to keep: 1 is the branch that was merged into.
+    changed (4). --strategy resolves them: with source-wins they get the value from before the commit, with dest-wins
+    they keep the one that they have. For a merge commit, --parent selects the side to keep: 1 is the branch that was
+    merged into.
     """
-    place = parse_branch(at)
+    place, wins = parse_branch(at), _strategy(strategy)
     repository = await open_branch(session, place, write=not dry_run, author=author)
-    combined = repository.revert(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
+    ref = parse_ref(commit, place.repository)
+    combined = repository.revert(place.ref, ref, parent=parent, strategy=wins, dry_run=dry_run)
     await _combine(session, repository, place, combined, dry_run, "Nothing to revert")
 
 
@@ -119,18 +122,28 @@ async def cherry_pick(
     at: AtBranch,
     commit: Commit,
     parent: Parent = None,
+    strategy: Wins = None,
     author: Author = None,
     dry_run: DryRun = False,
 ) -> None:
     """Apply a commit's changes to another branch.
 
     The new commit has the same message, and its metadata names the original. Keys whose value on the branch differs
-    from the commit's parent are conflicts; they are listed, and nothing is changed (4).
+    from the commit's parent are conflicts; they are listed, and nothing is changed (4). --strategy resolves them: with
+    source-wins they get the commit's value, with dest-wins they keep the branch's.
     """
-    place = parse_branch(at)
+    place, wins = parse_branch(at), _strategy(strategy)
     repository = await open_branch(session, place, write=not dry_run, author=author)
-    combined = repository.cherry_pick(place.ref, parse_ref(commit, place.repository), parent=parent, dry_run=dry_run)
+    ref = parse_ref(commit, place.repository)
+    combined = repository.cherry_pick(place.ref, ref, parent=parent, strategy=wins, dry_run=dry_run)
     await _combine(session, repository, place, combined, dry_run, "Nothing to cherry-pick")
+
+
+def _strategy(text: str | None) -> "tree.Strategy | None":
+    """Return the strategy of an option. Raises UsageError."""
+    if text is not None and text not in STRATEGIES:
+        raise UsageError(f"`{text}` is not a merge strategy", hint=f"Use one of {', '.join(STRATEGIES)}")
+    return tree.Strategy(text) if text else None
 
 
 async def _combine(

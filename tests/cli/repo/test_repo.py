@@ -200,6 +200,24 @@ class TestMerges:
         assert repo("merge-base", ".", "try", "main", "--all", tty=True) == snapshot
         assert repo("merge", ".", "try", "main", tty=True) == snapshot
 
+    def test_conflicts_of_reverts_and_cherry_picks_are_resolved_by_a_strategy(self, repo):
+        repo.commit("one", a="1", b="1")
+        repo.text("branch", "create", "@try")
+        repo.commit("two", a="2", b="2")
+        later = repo.commit("three", a="3")
+        assert repo("revert", "@main", "main~1").exit_code == 4
+        repo.text("repo", "revert", "@main", "main~1", "--strategy", "dest-wins")
+        assert [repo.text("get", "@main", key) for key in "ab"] == ["3", "1"]
+        assert repo("cherry-pick", "@try", later).exit_code == 4
+        repo.text("repo", "cherry-pick", "@try", later, "--strategy", "source-wins")
+        assert [repo.text("get", "@try", key) for key in "ab"] == ["3", "1"]
+        assert repo("revert", "@main", "main~1", "--strategy", "mine").exit_code == 2
+
+    def test_metadata_given_twice_is_refused(self, repo):
+        repo.put(a="1")
+        result = repo("commit", "@main", "-m", "m", "--meta", "a=1", "--meta", "a=2")
+        assert (result.exit_code, "`a` is given twice: `a=1` and `a=2`" in result.err) == (2, True)
+
     @pytest.mark.guarantee("versions-12")
     def test_merge_conflicts_are_listed_and_nothing_changes(self, repo, snapshot):
         repo.commit("one", a="1", b="1", c="1")
