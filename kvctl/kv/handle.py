@@ -222,8 +222,6 @@ class Handle:
         if source.info is not None and (oddity := refusal(source.info["config"], operation)):
             text = oddity.evidence(source.info["config"])
             raise RefusedError(f"{text}; nothing was written", hint=oddity.fix(source.info["config"]))
-        if not self.fixed and key is not None:
-            source.check_heard(key)
         if self.fixed and not source.takes_writes:
             raise BucketNotFound(f"Stream `{source.stream}` does not accept writes to `{source.write_prefix}>`")
         if stream_kind.NAMES.match(source.stream) and not self.fixed:
@@ -238,6 +236,8 @@ class Handle:
                 aggregate=source.info and source.info["config"],
                 key=key,
             )
+        if not self.fixed and key is not None:
+            source.check_heard(key)
 
     async def _direct(self, key: str) -> StoredMessage | None:
         """Send a direct get; if nobody answers, resolve the name and continue from there."""

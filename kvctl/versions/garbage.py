@@ -15,7 +15,7 @@ from kvctl.versions.access import RepositoryAccess
 from kvctl.versions.branch import branch_state, epochs
 from kvctl.versions.branch.branch_state import Collection, CollectionRecord
 from kvctl.versions.model import Branch, Commit, apart_id, inline_value
-from kvctl.versions.refs import BRANCHES, COMMITS, TAGS
+from kvctl.versions.refs import BRANCHES, COMMITS, TAGS, CommitReader, RefNotFound
 from kvctl.versions.store.protocol import Store, StoreChange, StoreCondition
 from kvctl.versions.tree.chunks import TreeChunk
 from kvctl.versions.tree.objects import OBJECTS, MissingObject, Objects
@@ -174,32 +174,38 @@ async def _reach(store: Store, objects: Objects) -> _ReachableObjects:
     starts |= {bytes.fromhex(entry.value.decode()) async for entry in store.scan(TAGS)}
     commits: set[bytes] = set()
     trees: set[bytes] = set()
+    roots: list[bytes] = []
     async for identity, commit in _ancestors(store, starts):
         commits.add(identity)
-        await objects.run(_of_tree(bytes.fromhex(commit.root), trees))
+        roots.append(bytes.fromhex(commit.root))
+        if len(roots) == READ:
+            await objects.run(_of_trees(roots, trees))
+            roots = []
+    await objects.run(_of_trees(roots, trees))
     return _ReachableObjects(trees, commits)
 
 
 async def _ancestors(store: Store, starts: Iterable[bytes]) -> AsyncIterator[tuple[bytes, Commit]]:
     """Yield commits and all their ancestors, unordered. Raises MissingObject."""
-    waiting = list(starts)
+    reader = CommitReader(store)
+    waiting = [start.hex() for start in starts]
     seen = set(waiting)
     while waiting:
-        some, waiting = waiting[:READ], waiting[READ:]
-        for identity, found in zip(some, await store.get_many([(COMMITS, one) for one in some]), strict=True):
-            if found is None:
-                raise MissingObject(f"Commit `{identity.hex()}`")
-            commit = Commit.decode(found.value)
-            parents = [one for parent in commit.parents if (one := bytes.fromhex(parent)) not in seen]
-            seen.update(parents)
-            waiting += parents
-            yield identity, commit
+        identity = waiting.pop()
+        try:
+            commit = await reader.get(identity, keep=False)
+        except RefNotFound:
+            raise MissingObject(f"Commit `{identity}`") from None
+        parents = [parent for parent in commit.parents if parent not in seen]
+        seen.update(parents)
+        waiting += parents
+        yield bytes.fromhex(identity), commit
 
 
-def _of_tree(root: bytes, seen: set[bytes]) -> Reading[None]:
-    """Add the objects of a tree to those seen, separately stored values included; seen ones are not read again."""
-    waiting = [] if root in seen else [root]
-    seen.add(root)
+def _of_trees(roots: Iterable[bytes], seen: set[bytes]) -> Reading[None]:
+    """Add the objects of trees to those seen, separately stored values included; seen ones are not read again."""
+    waiting = [*set(roots).difference(seen)]
+    seen.update(waiting)
     while waiting:
         some = set(waiting[-READ:])
         del waiting[-READ:]

@@ -58,10 +58,11 @@ async def log(
     start = (await refs.resolve(repo.store, ref)).commit
     name = check_key(key).encode() if key is not None else None
     left = limit
-    async for identity, commit in ancestors(CommitReader(repo.store), start, first_parent=first_parent):
+    reader = CommitReader(repo.store)
+    async for identity, commit in ancestors(reader, start, first_parent=first_parent):
         if left == 0:
             return
-        if name is not None and not await _touches(repo, commit, name, first_parent):
+        if name is not None and not await _touches(repo, reader, commit, name, first_parent):
             continue
         if left is not None:
             left -= 1
@@ -101,9 +102,10 @@ async def key_history(
     # Head and staged changes are read together: separately, changes that a commit moves between them would be missed.
     status = None if meant.branch is None else await ref_diff.status(repo, meant.branch)
     start = meant.commit if status is None else status.commit
-    commits = [commit async for _, commit in ancestors(CommitReader(repo.store), start)]
+    reader = CommitReader(repo.store)
+    commits = [commit async for _, commit in ancestors(reader, start)]
     for commit in reversed(commits):
-        first, *others = [await _differences(repo, parent, commit) for parent in commit.parents or [None]]
+        first, *others = [await _differences(repo, reader, parent, commit) for parent in commit.parents or [None]]
         found = [one for key, one in first.items() if all(key in other for other in others)]
         changes = [KeyChange.of(one.key, None, shown(one.after)) for one in found]
         async for some in _versions(repo, changes, chosen, commit):
@@ -125,18 +127,24 @@ async def _versions(
             ]
 
 
-async def _touches(repo: RepositoryAccess, commit: Commit, key: bytes, first_parent: bool) -> bool:
+async def _touches(
+    repo: RepositoryAccess, reader: CommitReader, commit: Commit, key: bytes, first_parent: bool
+) -> bool:
     for parent in commit.parents[: 1 if first_parent else None] or [None]:
-        if key not in await _differences(repo, parent, commit, {key}):
+        if key not in await _differences(repo, reader, parent, commit, {key}):
             return False
     return True
 
 
 async def _differences(
-    repo: RepositoryAccess, parent: str | None, commit: Commit, keys: Collection[bytes] | None = None
+    repo: RepositoryAccess,
+    reader: CommitReader,
+    parent: str | None,
+    commit: Commit,
+    keys: Collection[bytes] | None = None,
 ) -> dict[bytes, TreeDifference]:
     """Return the keys whose value differs between a commit and its parent, if any: those of some, or of all."""
-    before = EMPTY_ROOT if parent is None else bytes.fromhex((await refs.commit(repo.store, parent)).root)
+    before = EMPTY_ROOT if parent is None else bytes.fromhex((await reader.get(parent)).root)
     after = bytes.fromhex(commit.root)
     if before == after:
         return {}
@@ -152,6 +160,7 @@ class _Blame:
 
     def __init__(self, repo: RepositoryAccess) -> None:
         self._repo = repo
+        self._reader = CommitReader(repo.store)
         self._found: dict[bytes, Annotation] = {}
         self._waiting: list[tuple[int, str]] = []
         self._keys: dict[str, set[bytes]] = {}
@@ -168,7 +177,7 @@ class _Blame:
     async def _settle(self, identity: str, keys: set[bytes]) -> None:
         commit = self._commits[identity]
         for parent in commit.parents:
-            same = keys - (await _differences(self._repo, parent, commit, keys)).keys()
+            same = keys - (await _differences(self._repo, self._reader, parent, commit, keys)).keys()
             await self._hand(parent, same)
             keys = keys - same
         self._found.update((key, Annotation(key.decode(), identity, commit)) for key in keys)
@@ -179,6 +188,6 @@ class _Blame:
         if identity in self._keys:
             self._keys[identity] |= keys
             return
-        self._commits[identity] = await refs.commit(self._repo.store, identity)
+        self._commits[identity] = await self._reader.get(identity)
         self._keys[identity] = set(keys)
         heapq.heappush(self._waiting, (-self._commits[identity].generation, identity))

@@ -125,10 +125,12 @@ class CommitReader:
         """Records that were listed."""
         self._waited_s = 0.0
 
-    async def get(self, identity: str) -> Commit:
-        """Return a commit by its complete id. Raises RefNotFound."""
+    async def get(self, identity: str, *, keep: bool = True) -> Commit:
+        """Return a commit by its complete id; `keep` if it may be asked for again. Raises RefNotFound."""
         if (known := self._known.get(identity)) is None:
-            known = self._known[identity] = await self._read(identity)
+            known = await self._read(identity)
+            if keep:
+                self._known[identity] = known
         return known
 
     async def _read(self, identity: str) -> Commit:

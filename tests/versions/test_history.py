@@ -10,7 +10,7 @@ import kvctl
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.versions import history as history_module
 from kvctl.versions import refs
-from kvctl.versions.ancestry import merge_bases
+from kvctl.versions.ancestry import ancestors, merge_bases
 from kvctl.versions.model import Commit
 from kvctl.versions.refs import COMMITS, CommitReader, RefNotFound
 from kvctl.versions.repository import Repository
@@ -228,6 +228,67 @@ async def test_merge_bases_of_crossing_histories_are_the_best_common_commits_new
             assert await merge_bases(CommitReader(store), *sides) == expected
     assert await merge_bases(CommitReader(store), [left.id, right.id], [late.id]) == [root.id]
     assert await merge_bases(CommitReader(store), [late.id, left.id], [other.id]) == [left.id]
+
+
+class Counting(MemoryStore):
+    """Counts reads: of one commit or object, and of lists."""
+
+    reads = lists = 0
+
+    async def get_many(self, places, *, lasting=False):
+        self.reads += not lasting
+        return await super().get_many(places, lasting=lasting)
+
+    async def pages(self, *args, **settings):
+        self.lists += 1
+        async for page in super().pages(*args, **settings):
+            yield page
+
+    def counted(self) -> tuple[int, int]:
+        found, self.reads, self.lists = (self.reads, self.lists), 0, 0
+        return found
+
+
+async def chain(store: MemoryStore, start: Commit, length: int, at: int) -> Commit:
+    for number in range(length):
+        start = await plain(store, "m", start, at=at + number)
+    return start
+
+
+async def test_walks_read_each_commit_once_and_all_together_when_they_are_far(monkeypatch):
+    """Merge bases, logs and steps: `merge` reads no more where there is one base."""
+    store = Counting()
+    root = await plain(store, "root")
+    base = await chain(store, root, 20, 1)
+    one, other = await chain(store, base, 50, 100), await chain(store, base, 20, 200)
+    store.counted()
+    assert await merge_bases(CommitReader(store), [one.id], [other.id]) == [base.id]
+    assert store.counted() == (71, 0)
+    assert len([None async for _ in ancestors(CommitReader(store), one.id)]) == 71
+    assert store.counted() == (71, 0)
+    assert (await refs.resolve(store, f"{one.id}~60")).commit
+    assert store.counted() == (61, 0)
+    monkeypatch.setattr(refs, "LISTED_AFTER_S", -1)
+    assert await merge_bases(CommitReader(store), [one.id], [other.id]) == [base.id]
+    assert len([None async for _ in ancestors(CommitReader(store), one.id)]) == 71
+    assert store.counted() == (0, 2)
+    monkeypatch.setattr(refs, "LISTED_BYTES", 1000)
+    assert len([None async for _ in ancestors(CommitReader(store), one.id)]) == 71
+    assert 60 < store.counted()[0] < 71
+
+
+async def test_collection_and_log_of_a_key_read_far_commits_together(monkeypatch):
+    monkeypatch.setattr(refs, "LISTED_AFTER_S", -1)
+    store = Counting()
+    repo = Repository(store)
+    await repo.init()
+    for number in range(30):
+        await committed(repo, "main", str(number), a=b"%d" % number)
+    store.counted()
+    await Repository(store).gc(dry_run=True)
+    assert store.counted()[0] < 5
+    assert len([None async for _ in Repository(store).log("main", key="a")]) == 30
+    assert store.counted()[0] < 5
 
 
 @pytest.fixture
