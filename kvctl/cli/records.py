@@ -249,7 +249,7 @@ BUCKET_STATISTICS = record(
 PIPELINE_COMMIT_PLAN = record("repository branch rows")
 RAN = record("statements seconds")
 PIPELINE_PLAN = record("statement (plan)")
-SPARK = record("spark java master workers")
+SPARK = record("spark java master workers to")
 
 # Connections and servers
 CONTEXT_ROW = record("name url authentication selected description", "name selected url authentication description")

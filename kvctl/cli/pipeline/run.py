@@ -207,17 +207,30 @@ WORKERS = [Column("host"), Column("python"), Column("kvctl")]
 
 @command(
     "pipeline check",
-    examples=["kvctl pipeline check", "kvctl pipeline check --master spark://spark.example.com:7077"],
+    examples=[
+        "kvctl pipeline check",
+        "kvctl pipeline check --master spark://spark.example.com:7077 --to /lake",
+        "kvctl pipeline check --to s3://lake/scratch",
+    ],
     see=["doctor"],
     prints=(SPARK,),
 )
-async def check(session: Session, *, target: OnSpark) -> None:
+async def check(
+    session: Session,
+    to: Annotated[str | None, option("--to", "URI", "Folder or URL into which all workers write a file")] = None,
+    storage_option: StorageOptions = None,
+    *,
+    target: OnSpark,
+) -> None:
     """Start Spark, plan and run a read on its workers, and describe them.
 
     Fails with a hint if Spark or Java is missing, a cluster cannot be reached, or its workers lack kvctl. The jobs of
-    `kvctl pipeline` start Spark the same way.
+    `kvctl pipeline` start Spark the same way. With --to, every worker writes a file, which this machine then has to
+    see: on a cluster, tables need a folder that all machines share, or an object store.
     """
     require_spark()
-    found = asdict(await run_job(session, target, "Checking Spark", check_job.check))
+    place = TablePlace.parse(to, storage_option or ()) if to is not None else None
+    found = asdict(await run_job(session, target, "Checking Spark", partial(check_job.check, place=place)))
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
-    session.show(document(found, *columns("spark java master"), tsv=SPARK.columns, name="spark", sections=sections))
+    shown = columns("spark java master to" if to else "spark java master")
+    session.show(document(found, *shown, tsv=SPARK.columns, name="spark", sections=sections))
