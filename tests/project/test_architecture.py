@@ -82,8 +82,8 @@ ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (12_080, 53),
     "versions tables": (8_665, 47),
-    "pipeline": (8_130, 45),
-    "cli render documents deferred phrases suggest units topics __main__": (21_135, 111),
+    "pipeline": (8_470, 46),
+    "cli render documents deferred phrases suggest units topics __main__": (21_156, 111),
     "core": (19_530, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
