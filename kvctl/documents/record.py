@@ -169,6 +169,13 @@ class Choice(NamedTuple):
         return {"oneOf": [{**form, "type": "object", "required": [*needed[name]]} for name, form in forms.items()]}
 
 
+def check_types(values: Mapping[str, Any], declared: type) -> None:
+    """Raise TypeError for a value that is not of the plain type that a class declares for its field."""
+    for name, kind in declared.__annotations__.items():
+        if kind in ("str", "int", "bool") and name in values and type(values[name]).__name__ != kind:
+            raise TypeError(f"`{name}` is not {kind}")
+
+
 # -- types -------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,16 @@ def parsed(endpoint: str, payload: bytes) -> dict[str, Any]:
     return answer
 
 
+def check_snapshot(document: dict[str, Any]) -> None:
+    """Check configuration and state of a stream in a file. Raises MALFORMED errors."""
+    _check(document, _ANSWERS["STREAM.SNAPSHOT"], "")
+
+
+def check_config(config: Any) -> None:
+    """Check a stream configuration in a file. Raises MALFORMED errors."""
+    _check(config, _CONFIG, "")
+
+
 def _check(value: Any, kind: Any, path: str) -> None:
     if isinstance(kind, _Shape):
         _expect(isinstance(value, dict), path, "an object")

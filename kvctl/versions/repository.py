@@ -15,7 +15,7 @@ from kvctl.versions.model import Branch, Commit, check_versioned_key
 from kvctl.versions.refs import BRANCHES, COMMITS, MAIN, TAGS
 from kvctl.versions.store.protocol import ABSENT, StoreChange, StoreCondition
 from kvctl.versions.transfer import record_bucket
-from kvctl.versions.tree.chunks import EMPTY
+from kvctl.versions.tree.chunks import EMPTY, understood
 from kvctl.versions.tree.objects import OBJECTS
 from kvctl.versions.tree.tree import EMPTY_ROOT
 
@@ -125,4 +125,5 @@ class Repository(RepositoryAccess):
 
     async def tags(self) -> dict[str, str]:
         """Return the tags, each with its commit."""
-        return {entry.key.decode(): entry.value.decode() async for entry in self.store.scan(TAGS)}
+        with understood():
+            return {entry.key.decode(): entry.value.decode() async for entry in self.store.scan(TAGS)}

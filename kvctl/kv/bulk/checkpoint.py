@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from kvctl import atomic_file
+from kvctl.documents.record import check_types
 from kvctl.errors import ConflictError, UsageError
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.bulk.bulk_writer import RowCounts
+from kvctl.wire import MALFORMED
 
 SUFFIX = ".kvctl-progress"
 VERSION = 3
@@ -226,8 +228,10 @@ def _read(path: Path) -> tuple[Task, Position] | None:
         document: dict[str, Any] = json.loads(path.read_bytes())
         if document["version"] != VERSION:
             raise _refusal(f"`{path}` has version {document['version']}; this kvctl supports version {VERSION}")
+        for name, declared in (("task", Task), ("position", Position)):
+            check_types(document[name], declared)
         return Task(**document["task"]), Position(**document["position"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return None
 
 

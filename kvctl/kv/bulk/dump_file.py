@@ -220,7 +220,7 @@ def inspect(file: BinaryIO, name: str) -> DumpFile:
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from kvctl.documents import checksum
 from kvctl.documents.checksum import Checksum
+from kvctl.documents.record import check_types
 from kvctl.errors import (
     BucketExists,
     ConflictError,
@@ -31,7 +32,7 @@ from kvctl.errors import (
     ServerError,
     UsageError,
 )
-from kvctl.jetstream import streams
+from kvctl.jetstream import answer, streams
 from kvctl.jetstream.api import HINTS, Api
 from kvctl.jetstream.server_snapshot import (
     CHUNK,
@@ -49,6 +50,7 @@ from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
 from kvctl.tokens import shown
 from kvctl.units import format_time
+from kvctl.wire import MALFORMED
 
 MANIFEST = "manifest.json"
 CONFIG = "backup.json"
@@ -139,6 +141,10 @@ def read_stream(directory: Path, manifest: BackupManifest) -> SavedStream:
     counts = "messages bytes first_seq last_seq".split()
     if not isinstance(config, dict) or not isinstance(state, dict) or {type(state.get(it)) for it in counts} != {int}:
         raise _damaged(directory, f"`{CONFIG}` has no configuration or state")
+    try:
+        answer.check_snapshot(document)
+    except MALFORMED as error:
+        raise _damaged(directory, f"`{CONFIG}`: {error}") from None
     stream, prefix = f"{STREAM_PREFIX}{manifest.bucket}", f"{SUBJECT_PREFIX}{manifest.bucket}."
     for found in (manifest.stream, config.get("name")):
         if found != stream:
@@ -197,7 +203,9 @@ def _parse(document: dict[str, Any], directory: Path) -> BackupManifest:
     try:
         files = tuple(File(**file) for file in fields.pop("files"))
         manifest = BackupManifest(files=files, **fields)
-    except (TypeError, KeyError) as error:
+        for values, declared in ((asdict(manifest), BackupManifest), *((asdict(file), File) for file in files)):
+            check_types(values, declared)
+    except MALFORMED as error:
         raise _damaged(directory, f"`{MANIFEST}`: {error}") from None
     if {file.name for file in files} != {CONFIG, DATA}:
         raise _damaged(directory, f"`{MANIFEST}` names files that a backup does not have")

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
 
 
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_VARIABLE = re.compile(r"\$\{([^${}]*)\}")
 _TOKEN = re.compile(
-    r"""'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*` | (?P<comment>--[^\n]* | /\*(?!\+).*?\*/) | (?P<end>;)""",
+    r"""'(?:[^'\\]|\\.)*(?:'|\Z) | "(?:[^"\\]|\\.)*(?:"|\Z) | `[^`]*(?:`|\Z)
+    | (?P<comment>--[^\n]* | /\*(?!\+).*?\*/) | /\*(?!\+).*\Z | (?P<end>;)""",
     re.DOTALL | re.VERBOSE,
 )
+"""What is not closed extends to the end, for Spark to refuse: no character is looked at twice."""
 _OF_SESSION = re.compile(r"(create\s+(or\s+replace\s+)?(global\s+)?temp(orary)?|declare|set|use)\b", re.IGNORECASE)
 """Statements that change only the session: a dry run runs them, as later ones need them."""
 _NO_PLAN = "Error occurred during query planning"
@@ -81,15 +83,16 @@ def statements(text: str, values: Mapping[str, str]) -> list[Statement]:
 
 def _split(text: str) -> list[Statement]:
     """Split at semicolons outside of quotes and comments; lines stay where they are."""
-    parts, position = [""], 0
+    pieces, position = [[""]], 0
     for token in _TOKEN.finditer(text):
-        parts[-1] += text[position : token.start()]
+        pieces[-1].append(text[position : token.start()])
         position = token.end()
         if token["end"]:
-            parts.append("")
+            pieces.append([])
         else:
-            parts[-1] += ("\n" * token[0].count("\n") or " ") if token["comment"] else token[0]
-    parts[-1] += text[position:]
+            pieces[-1].append(("\n" * token[0].count("\n") or " ") if token["comment"] else token[0])
+    pieces[-1].append(text[position:])
+    parts = map("".join, pieces)
     found: list[Statement] = []
     line = 1
     for part in parts:

@@ -16,6 +16,7 @@ from kvctl import atomic_file
 from kvctl.documents import parser, variables
 from kvctl.documents.parser import Document
 from kvctl.errors import ConflictError, UsageError
+from kvctl.jetstream import answer
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.config import differences
@@ -27,6 +28,7 @@ from kvctl.topology.plan.change import ABSENT, Action, ResourceChange, TopologyP
 from kvctl.topology.plan.description import title
 from kvctl.topology.survey.graph import Where
 from kvctl.urls import redact
+from kvctl.wire import MALFORMED
 
 KIND = "plan"
 VERSION = 1
@@ -176,8 +178,8 @@ def load(content: bytes, source: str) -> SavedPlan:
         raise UsageError(f"`{source}` is damaged: its checksum does not match", hint="Create a new plan")
     try:
         return _from_json(found)
-    except (LookupError, TypeError, ValueError):
-        raise UsageError(f"`{source}` is damaged: fields are missing", hint="Create a new plan") from None
+    except MALFORMED:
+        raise UsageError(f"`{source}` is damaged: fields are missing or wrong", hint="Create a new plan") from None
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
@@ -201,6 +203,11 @@ def _to_json(saved: SavedPlan) -> dict[str, Any]:
 
 
 def _from_json(found: Mapping[str, Any]) -> SavedPlan:
+    for change in found["changes"]:
+        if change["after"] is not None:
+            answer.check_config(change["after"])
+    for text in (*found["forced"], *(item[name] for item in found["seen"] for name in item)):
+        text.encode()
     for path, source in found.get("variables", ()):
         variables.mark(found["document"], tuple(path), source)
     return SavedPlan(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from kvctl.errors import KvctlError
+from kvctl.wire import MALFORMED
 
 ID_SIZE = 20
 """Bytes of an id: a truncated SHA-256."""
@@ -52,7 +53,7 @@ def understood() -> Iterator[None]:
     """Map decoding errors of a record's bytes to BadRecord."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise BadRecord(f"{type(error).__name__}: {error}") from None
 
 

@@ -1,5 +1,7 @@
 """SQL scripts on Spark: statements, variables, plans, and errors."""
 
+import time
+
 import pytest
 
 from kvctl.errors import KvctlError, NotFoundError, PartlyDone, UsageError
@@ -136,3 +138,18 @@ def test_invalid_script_is_one_clear_error(run, fill, contents, text, plan):
         run(f"{views} {text}", plan)
     assert len(caught.value.message) < 500
     assert contents(bucket) == {"a": b"1"}
+
+
+@pytest.mark.parametrize("part", ["/*", "/*+", "'\\'", '"\\"', "`", "${", "'a' ", "-- a\n", "/* a */", "; ", "/*/"])
+def test_splitting_a_script_takes_linear_time(part):
+    text = part * (1_000_000 // len(part))
+    begun = time.process_time()
+    job.statements(text, {})
+    assert time.process_time() - begun < 4  # what is quadratic takes hours
+
+
+@pytest.mark.parametrize(
+    "text", ["select 1 /* open; select 2", "select 'open; select 2", 'select "open; x', "select `a; b"]
+)
+def test_what_is_not_closed_extends_to_the_end(text):
+    assert [one.text for one in job.statements(text, {})] == [text]
