@@ -62,15 +62,16 @@ def ttl_left(entry: Entry, now_ns: int) -> timedelta | None:
 
 
 async def returning(bucket: Bucket, keys: Iterable[str]) -> list[Entry]:
-    """Return earlier entries of these keys that become values again when the last ones expire by their ttl.
+    """Return earlier entries of these keys that become values again when the last ones expire.
 
     Raises PermissionDenied, BucketNotFound and as `Bucket.history`.
     """
+    most = await bucket_ttl(bucket)
     held: dict[str, list[Entry]] = {}
     async with aclosing(bucket.history(*keys)) as entries:
         async for entry in entries:
             held.setdefault(entry.key, []).append(entry)
-    return [below[-1] for *earlier, last in held.values() if (below := _outliving(earlier, last))]
+    return [below[-1] for *earlier, last in held.values() if (below := _outliving(earlier, last, most))]
 
 
 async def bucket_ttl(bucket: Bucket) -> timedelta | None:
@@ -95,14 +96,14 @@ async def time_left(bucket: Bucket, entry: Entry) -> timedelta | None:
     return max(min(lives) - timedelta(microseconds=age // 1000), timedelta(0))
 
 
-def _outliving(earlier: list[Entry], last: Entry) -> list[Entry]:
+def _outliving(earlier: list[Entry], last: Entry, most: timedelta | None) -> list[Entry]:
     """Return the entries that outlive the last one; none if they leave the key deleted."""
-    end = _end(last)
-    below = [entry for entry in earlier if end is not None and ((one := _end(entry)) is None or one > end)]
+    end = _end(last, most)
+    below = [entry for entry in earlier if end is not None and ((one := _end(entry, most)) is None or one > end)]
     return below if below and below[-1].operation is Operation.PUT else []
 
 
-def _end(entry: Entry) -> int | None:
-    """Return the time at which its own ttl ends it, in nanoseconds since the epoch."""
-    ttl = entry.ttl
-    return None if ttl is None or ttl == NEVER else entry.created_ns + int(ttl.total_seconds() * 10**9)
+def _end(entry: Entry, most: timedelta | None) -> int | None:
+    """Return the time at which its own ttl or the bucket's, `most`, ends it, in nanoseconds since the epoch."""
+    lives = [ttl for ttl in (entry.ttl, most) if ttl is not None]
+    return None if entry.ttl == NEVER or not lives else entry.created_ns + int(min(lives).total_seconds() * 10**9)

@@ -337,6 +337,17 @@ class Handle:
             return None
         return known
 
+    @property
+    def values_may_return(self) -> bool:
+        """True if an earlier value of a key may outlive the last one, which the bucket's ttl ends, as far as known."""
+        source = self.binding.source
+        known, stream = self._configs.get(source.stream), {}
+        if source.info is not None:
+            stream = source.info["config"]
+        elif known is not None and known.done():
+            stream = known.result()
+        return bool(stream.get("max_age") and stream.get("allow_msg_ttl") and stream["max_msgs_per_subject"] != 1)
+
     async def _check_kept(self, key: str, config: asyncio.Future[StreamConfig]) -> None:
         """Raise KvctlError for an acknowledged write to a stream that does not keep it as a key, if that is known."""
         await asyncio.wait((config,), timeout=RESOLVE_TIMEOUT)

@@ -232,8 +232,8 @@ class BucketWriter:
         self._session.show(revision_view(row["bucket"], key, row["revision"]))
         if ttl is not None:
             await warn_of_other_life(self._session, self._bucket, {key: ttl})
-            if rewritten:
-                await warn_of_return(self._session, self._bucket, [key])
+        if rewritten if ttl is not None else self._bucket.values_may_return:
+            await warn_of_return(self._session, self._bucket, [key])
 
     def _row(self, key: str, revision: int) -> Row:
         return {"bucket": self._bucket.name, "key": key, "revision": revision}

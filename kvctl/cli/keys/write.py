@@ -92,7 +92,8 @@ async def create(
     Prints the new revision, or exits 4 if the key exists. A key that was deleted, purged or has expired can be created
     again. --ttl needs a bucket with --marker-ttl. If the bucket also keeps history, servers keep the key for at least
     the marker ttl. A shorter ttl of the bucket applies to the key too. A warning reports both cases. With `--ttl never`
-    the key does not expire, not even by the ttl of the bucket.
+    the key does not expire, not even by the ttl of the bucket. If the bucket has a ttl and keeps history, this value
+    reappears when later values expire, and `put` warns of it.
 
     On a branch of a repository (NAME@BRANCH) the key must be neither staged nor committed.
     """

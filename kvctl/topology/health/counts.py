@@ -12,7 +12,7 @@ from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, sources_of
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.phrases import counted
+from kvctl.phrases import counted, joined
 from kvctl.topology.hazards.hazards import landing, name_of, overlaps
 from kvctl.topology.health import arrival
 from kvctl.topology.health.arrival import Goal
@@ -138,8 +138,15 @@ def _keys(info: StreamInfo) -> int:
 
 
 def _surplus(replica: StreamInfo, comparable: Sequence[SourceCounts]) -> str:
-    text = f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}"
-    return f"{text}: markers compacted there, or keys whose deletion did not arrive"
+    reasons = ["markers compacted there", "keys whose deletion did not arrive"]
+    # A source does not notice that its origin was deleted and recreated, and one may be added that is younger.
+    younger = [item for item in comparable if _created(item.origin) > _created(replica)]
+    reasons += [f"keys of an earlier {_of(younger)}"] if younger else []
+    return f"{_holds(replica)}, but {_of(comparable)} {_counts(comparable)}: {joined(reasons, 'or')}"
+
+
+def _created(info: StreamInfo) -> int:
+    return parse_time(info["created"]) if info.get("created") else 0
 
 
 def _holds(replica: StreamInfo) -> str:
@@ -166,7 +173,7 @@ _State = tuple[Any, ...]
 async def doubts(links: Sequence[Link], pause: float) -> list[Doubt | None]:
     """Return a doubt or None for each link of one up-to-date replica; takes `pause` seconds if counts differ."""
     found, config = await _of_all(links, pause), links[0].info["config"]
-    if any(found) or not config.get("sources"):
+    if any(found):
         return found
     shared = {place.number for pair in overlaps(config) for place in pair}
     return list(await asyncio.gather(*(_of_part(link, shared, pause) for link in links)))

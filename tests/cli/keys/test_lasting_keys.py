@@ -50,3 +50,17 @@ def test_never_is_kept_by_everything_that_carries_a_value(fading, tmp_path, uniq
         assert {row["key"]: row.get("ttl") for row in rows} == dict.fromkeys(keys, "never")
     for output in ("table", "yaml"):
         assert "never" in fading("get", "B", "own", "-o", output).out
+
+
+def test_put_over_a_value_that_never_expires_warns_that_it_reappears(fading):
+    assert fading("put", "B", "k", "brief").err == ""
+    assert fading("create", "B", "lasting", "old", "--ttl", "never").exit_code == 0
+    written = fading("put", "B", "lasting", "new")
+    assert (written.exit_code, written.err) == (
+        0,
+        f"warning: When `lasting` expires, its value at revision 2 reappears, because bucket `{fading.name}` "
+        "keeps history\n",
+    )
+    assert fading("put", "B", "k", "brief again").err == ""
+    time.sleep(BUCKET_TTL_S + 1)
+    assert fading("get", "B", "lasting").stdout == b"old"

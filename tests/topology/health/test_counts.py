@@ -63,6 +63,13 @@ class TestOfAMirror:
         longer = info("M", 4, 3, **MIRROR | {"max_msgs_per_subject": 5})
         assert surplus(longer, of(info("KV_O", 3, 3))) == ""
 
+    def test_surplus_may_be_of_an_earlier_bucket_if_the_origin_is_younger(self):
+        early, late = ({"created": f"2026-01-0{day}T00:00:00Z"} for day in (1, 2))
+        replica, origin = info("M", 4, 4, **MIRROR), info("KV_O", 3, 3)
+        assert "earlier" not in surplus(replica | late, of(origin | early))
+        text = surplus(replica | early, of(origin | late))
+        assert text.endswith("markers compacted there, keys whose deletion did not arrive or keys of an earlier `O`")
+
     def test_filtered_mirror_is_not_counted(self):
         filtered = info("M", 1, 1, mirror={"name": "KV_O", "filter_subject": "$KV.O.a"})
         assert lacking(filtered, [SourceCounts(0, filtered["config"]["mirror"], info("KV_O", 3, 3))]) is None
@@ -191,6 +198,22 @@ async def test_emptied_filtered_aggregate_has_missing_entries(client, raw, repli
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.OK}}
     raw.api(f"STREAM.PURGE.KV_{aggregate}")
     assert await states(client, f"KV_{aggregate}") == {f"KV_{aggregate}": {Health.MISSING_ENTRIES}}
+
+
+@pytest.mark.parametrize("names", [10_000, 0])
+async def test_filtered_mirror_that_lacks_keys_has_missing_entries(client, raw, replicas, unique, monkeypatch, names):
+    monkeypatch.setattr(counts, "MOST_NAMES", names)
+    bucket, mirror = unique(), unique("M")
+    raw.create_bucket(bucket, dict.fromkeys(("a.1", "a.2", "b.1"), b"v"), allow_direct=False)
+    replicas.mirror(mirror, bucket, mirror={"filter_subject": f"$KV.{bucket}.a.>"})
+    until(lambda: len(replicas.subjects(mirror)) == 2)
+    assert await states(client, mirror) == {mirror: {Health.OK}}
+    raw.api(f"STREAM.PURGE.{mirror}", {"filter": f"$KV.{bucket}.a.1"})
+    assert await states(client, mirror) == {mirror: {Health.MISSING_ENTRIES}}
+    raw.put(bucket, "b.2", b"v")
+    raw.put(bucket, "a.1", b"again")
+    until(lambda: len(replicas.subjects(mirror)) == 2)
+    assert await states(client, mirror) == {mirror: {Health.OK}}
 
 
 @pytest.mark.parametrize("names", [10_000, 0])
