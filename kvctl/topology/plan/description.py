@@ -152,7 +152,7 @@ def _dropped(change: ResourceChange, held: str) -> str:
     return (
         f"drops {held} and refills it from its origins"
         if change.action is Action.RECREATE
-        else f"deletes a copy, {held}"
+        else f"deletes a copy of {held}"
     )
 
 

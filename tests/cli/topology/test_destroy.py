@@ -66,7 +66,7 @@ def test_destroy_asks_first_and_previews(file, raw):
     preview = file("destroy", "--dry-run")
     assert (preview.exit_code, sum(line.startswith("- ") for line in preview.out.splitlines())) == (0, 3)
     shown = file("destroy", "--dry-run", tty=True)
-    assert f"- mirror `{file.mirror}`" in shown.out
+    assert f"- mirror `{file.mirror}`\n    deletes a copy of 1 entry (" in shown.out
     assert file.left == file.streams
 
 
