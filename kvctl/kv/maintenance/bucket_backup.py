@@ -47,7 +47,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
-from kvctl.kv.stream_kind import SERVER_METADATA, Kind, kind_of
+from kvctl.kv.stream_kind import SERVER_METADATA, WHOLE, Kind, kind_of
 from kvctl.tokens import shown
 from kvctl.units import format_time
 from kvctl.wire import MALFORMED
@@ -254,7 +254,13 @@ async def backup(api: Api, name: str, directory: Path, advance: Advance = lambda
     Raises BucketNotFound, ConflictError if the directory is not empty, RefusedError for a mirror, ServerError.
     """
     _require_empty(directory)
-    info = await catalog.find(api, name)
+    try:
+        info = await catalog.find(api, name)
+    except RefusedError as error:
+        error.hint = "kvctl has no backup of tables: see `kvctl help tables`"
+        if await streams.find(api, WHOLE + name):
+            error.hint = f"`nats stream backup {WHOLE}{name} DIR` backs up its stream"
+        raise
     _require_own_data(name, info["config"])
     partial = directory.parent / f".{directory.name}.{secrets.token_hex(4)}"
     try:
