@@ -252,6 +252,16 @@ async def test_mirrors_and_strange_streams_are_not_backed_up(client, raw, unique
 # -- restoring ---------------------------------------------------------------------------------------------
 
 
+async def test_hint_for_the_backup_of_a_repository_names_a_command_that_works(client, unique, directory):
+    repository, table = unique("R"), unique("T")
+    await kvctl.Repositories(client).create(repository)
+    await kvctl.Tables(client).create(table)
+    for name, hint in ((repository, f"`nats stream backup KVR_{repository} DIR`"), (table, "no backup of tables")):
+        with pytest.raises(RefusedError) as caught:
+            await bucket_backup.backup(client.api, name, directory)
+        assert hint in caught.value.hint
+
+
 async def test_a_restore_never_overwrites(client, bucket_name, directory):
     bucket = await filled(client, bucket_name)
     await bucket_backup.backup(client.api, bucket_name, directory)
