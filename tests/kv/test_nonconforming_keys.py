@@ -1,9 +1,14 @@
 """Keys that ADR-8 does not allow, stored by others: listed, read and deleted as what they are, never as wildcards."""
 
+import io
+import json
+import random
+
 import pytest
 
 from kvctl import Operation
 from kvctl.errors import KeyNotFound, UsageError
+from kvctl.kv.bulk import dump_file
 from tests.support.contents import contents
 
 FOREIGN = """
@@ -90,3 +95,28 @@ async def test_a_get_answered_with_another_key_is_a_key_not_found(raw, client, b
     bucket = client.bucket(bucket_name)
     assert await bucket.last_entry("a.*") is None
     assert await bucket.last_entry("a.*", leader=True) is None
+
+
+@pytest.mark.guarantee("reading-6")
+@pytest.mark.parametrize("history", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(3))
+async def test_keys_that_the_index_leaves_out_are_listed_with_their_last_values(
+    raw, client, bucket_name, history, seed
+):
+    """Oracle: the last message of each key in the order of writing."""
+    raw.create_bucket(bucket_name, max_msgs_per_subject=history)
+    bucket, draw, last = client.bucket(bucket_name), random.Random(seed), dict[str, bytes]()
+    for number in range(60):
+        key = draw.choice(["\x7f", "a\x7fb", "c.\x7f.d", "plain", "a.b", "z"])
+        marker = {"KV-Operation": "DEL"} if draw.random() < 0.2 else None
+        raw.put(bucket_name, key, b"%d" % number, marker)
+        last[key] = b"" if marker else b"%d" % number
+    living = {key: value for key, value in last.items() if value}
+    assert sorted([key async for key in bucket.keys()]) == sorted(living)
+    assert await contents(bucket) == living
+    assert {entry.key async for entry in bucket.entries(deleted=True)} == last.keys()
+    file = io.BytesIO()
+    await dump_file.dump(bucket, file)
+    rows = [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]
+    assert {row["key"]: row["value"].encode() for row in rows} == living
+    assert [key async for key in bucket.keys("a.>")] == [key for key in living if key == "a.b"]

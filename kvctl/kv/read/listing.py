@@ -5,13 +5,17 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from math import inf
 from typing import IO, NamedTuple, TypeVar
 
+from kvctl.errors import KvctlError, PermissionDenied
+from kvctl.jetstream import streams
+from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.message import delivery
-from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
-from kvctl.jetstream.consumers.server_consumer import Selection
+from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
+from kvctl.jetstream.consumers.server_consumer import Selection, unchanged
+from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 from kvctl.kv.entry import Entry, any_tombstone, from_frames, is_tombstone, newer
 from kvctl.kv.names import FilterTree, check_filter, check_literal, disjoint, literal_filter, overlapping
 from kvctl.kv.resolve import Binding
@@ -23,6 +27,12 @@ LATE = 1 << 15
 """Messages that wait for the end; each takes some 500 bytes."""
 HELD = 1 << 18
 """Hashes that are held in memory; each takes eight bytes, where a set of names would take a hundred."""
+
+
+UNINDEXED = b"\x7f"
+"""Byte of keys that servers leave out of their index."""
+COUNTS = 3
+"""How often messages are counted until none is written in the meantime."""
 
 
 class KeyFilter(NamedTuple):
@@ -122,14 +132,69 @@ async def _last_of_each(
     selection = Selection(subjects=wanted.subjects, headers_only=not values)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         distinct = Distinct(consumer, _last_before(binding, consumer), waiting=not values)
+        complete = wanted.everything and wanted.subjects == (binding.subject(">"),)
+        doubtful = consumer.info if complete and may_be_unindexed(binding, consumer.info) else None
         async for batch in consumer.batches():
             frames = wanted.of(batch)
+            if doubtful is not None and _lists_all(doubtful["config"]):
+                frames = [frame for frame in frames if UNINDEXED not in frame[0]]
             if not deleted and any_tombstone([frame[2] for frame in frames]):
                 frames = [frame for frame in frames if not is_tombstone(frame[2])]
             if fresh := distinct.pick(batch, frames):
                 yield fresh
     if fresh := distinct.rest():
         yield fresh
+    if doubtful is not None and (rest := await unindexed(binding, doubtful, values=values)):
+        yield [frame for frame in rest if deleted or not is_tombstone(frame[2])]
+
+
+async def unindexed(binding: Binding, info: StreamInfo, *, values: bool = True, last: float = inf) -> list[RawFrame]:
+    """Return the last messages, up to a revision, of keys with the byte 0x7f, by reading the complete bucket.
+
+    Servers leave them out of their index of subjects (2.15), and so out of lists of last messages.
+    """
+    found: dict[bytes, RawFrame] = {}
+    if may_be_unindexed(binding, info) and await _is_index_short(binding, info):
+        # A reading of the bucket's subjects ends with the last indexed message.
+        selection = Selection(subjects=(">",), deliver="all", headers_only=not values)
+        with suppress(PermissionDenied):
+            async for batch in read(binding.api, binding.stream, selection):
+                odd = (frame for frame in batch if UNINDEXED in frame[0])
+                found |= {frame[0]: frame for frame in odd if delivery(frame[1])[0] <= last}
+    return sorted(found.values(), key=lambda frame: delivery(frame[1])[0])
+
+
+def may_be_unindexed(binding: Binding, info: StreamInfo | None) -> bool:
+    """Return True if a stream that has only keys has more messages than subjects in its index."""
+    if info is None or not only_keys(binding, info["config"]):
+        return False
+    return bool(info["state"]["messages"] > info["state"].get("num_subjects", 0))
+
+
+async def _is_index_short(binding: Binding, info: StreamInfo) -> bool:
+    """Return True if the index does not have all messages; False if that cannot be found out during writes."""
+    if _lists_all(info["config"]):
+        return True
+    with suppress(KvctlError):  # permissions, or deleted in the meantime
+        for _ in range(COUNTS):
+            count = await admin.count(binding.api, binding.stream, filter_subject=binding.subject(">"))
+            before, info = info, await streams.info(binding.api, binding.stream)
+            if unchanged(before["state"], info["state"]):
+                return count < info["state"]["messages"]
+    return False
+
+
+def _lists_all(config: StreamConfig) -> bool:
+    """Return True if a list of last messages is made of all messages, those of unindexed keys included."""
+    return bool(config.get("max_msgs_per_subject") == 1)
+
+
+def only_keys(binding: Binding, config: StreamConfig) -> bool:
+    """Return whether all messages of the stream are keys: an aggregate or another tool's stream may have others."""
+    subjects = config.get("subjects") or ()
+    return not (config.get("sources") or config.get("subject_transform")) and all(
+        subject.startswith(binding.prefix) for subject in subjects
+    )
 
 
 def _last_before(binding: Binding, consumer: OrderedConsumer) -> int:

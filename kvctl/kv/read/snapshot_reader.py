@@ -22,9 +22,9 @@ from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMessage
 from kvctl.jetstream.multi_get import next_of_each
-from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.kv.read.listing import SubjectHashes, key_filter
+from kvctl.kv.read.listing import UNINDEXED, SubjectHashes, key_filter, may_be_unindexed, only_keys, unindexed
 from kvctl.kv.resolve import Binding
 from kvctl.wire import RawFrame
 
@@ -80,7 +80,7 @@ class SnapshotReading:
         self._first = first if self._all else 1
         self.expected = expected
         """Number of messages to expect, tombstones included."""
-        if not filters and _only_keys(binding, config) and int(state["last_seq"]) == cut and self._first <= 1:
+        if not filters and only_keys(binding, config) and int(state["last_seq"]) == cut and self._first <= 1:
             self.expected = state["messages"] if history else state.get("num_subjects", 0)
         self._expires = bool(config.get("max_age") or config.get("allow_msg_ttl"))
         self._seen = SubjectHashes()
@@ -103,13 +103,26 @@ class SnapshotReading:
             unchanged = consumer.info and consumer.info["state"]["last_seq"] == self._cut
             if self.expected is None and unchanged and self._stop == self._cut:
                 self.expected = consumer.expected
+            doubtful = consumer.info if self._may_be_unindexed(consumer.info) else None
             async for batch in consumer.batches():
                 taken = self._up_to_cut(batch)
+                if doubtful is not None:
+                    taken = [frame for frame in taken if UNINDEXED not in frame[0]]
                 self._seen.add(map(_SUBJECT, taken))
                 if wanted := self.wanted(taken):
                     yield wanted
                 if self._last >= self._stop:
-                    return
+                    break
+        if doubtful is not None:
+            rest = await unindexed(self._binding, doubtful, values=self._values, last=self._cut)
+            if wanted := self.wanted(rest):
+                yield wanted
+
+    def _may_be_unindexed(self, info: StreamInfo | None) -> bool:
+        """Return True if last messages of the complete bucket are read, and its index may not have all keys."""
+        complete = self._filter.everything and self.subjects == (self._binding.subject(">"),)
+        latest = not self._history and self._first <= 1 and self._stop == self._cut
+        return complete and latest and may_be_unindexed(self._binding, info)
 
     def _up_to_cut(self, batch: list[RawFrame]) -> list[RawFrame]:
         """Keep the messages up to the snapshot, without repetitions after a reconnect."""
@@ -220,14 +233,6 @@ class SnapshotReading:
             found |= earlier
             starts = {subject: one.sequence + 1 for subject, one in earlier.items()}
         return [*found.values()]
-
-
-def _only_keys(binding: Binding, config: StreamConfig) -> bool:
-    """Return whether all messages of the stream are keys: an aggregate or another tool's stream may have others."""
-    subjects = config.get("subjects") or ()
-    return not (config.get("sources") or config.get("subject_transform")) and all(
-        subject.startswith(binding.prefix) for subject in subjects
-    )
 
 
 class _Late:
