@@ -27,6 +27,7 @@ from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import commit as commit_job
 from kvctl.pipeline.jobs import run as jobs_run
 from kvctl.pipeline.tables.storage import TablePlace
+from kvctl.pipeline.tables.stored_table import StoredTable
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -39,6 +40,7 @@ from kvctl.versions import commits
     examples=[
         "kvctl pipeline audit ORDERS ORDERS_NYC",
         "kvctl pipeline audit ORDERS ORDERS_NYC EU --all -o ndjson",
+        "kvctl pipeline audit s3://lake/orders ORDERS",
         "kvctl pipeline audit ORDERS ORDERS_NYC --master spark://spark.example.com:7077",
     ],
     see=["topology audit", "bucket diff", "help pipeline"],
@@ -46,10 +48,11 @@ from kvctl.versions import commits
 )
 async def audit(
     session: Session,
-    origin: Annotated[str, argument("ORIGIN", "Bucket to compare with", bucket_names)],
+    origin: Annotated[str, argument("ORIGIN", "Bucket to compare with, or folder or URL of an export", bucket_names)],
     names: Annotated[list[str], argument("REPLICA...", "Mirrors, aggregates or buckets", bucket_names)],
     list_all: All = False,
     wait_for: WaitFor = None,
+    storage_option: StorageOptions = None,
     *,
     target: OnSpark,
 ) -> int:
@@ -58,24 +61,38 @@ async def audit(
     Works like `kvctl topology audit`, with its output and exit codes. Compares each key's last operation and value
     through the topology's transforms, and in mirrors its revision too. Spark reads and compares both sides, and
     differences are read again from the leaders before they are reported. A bucket that does not replicate ORIGIN is
-    compared key by key.
+    compared key by key, and so is any bucket with an export, if ORIGIN contains a `/`, `./FOLDER` for example. The
+    files of an export are verified first.
 
     On one machine, `topology audit` is as fast. Use this command for larger buckets and on clusters.
     """
-    for name in (origin, *names):
+    table = await _opened_export(session, TablePlace.parse(origin, storage_option or ())) if "/" in origin else None
+    for name in names if table else (origin, *names):
         kv_names.check_bucket(name)
-    options = pipeline_options.parse({**source_options(session, target), "bucket": origin})
-    await audit_job.find_pairs(await session.client(), origin, names)
+    bucket = table.origin.bucket if table else origin
+    options = pipeline_options.parse({**source_options(session, target), "bucket": bucket})
+    await audit_job.find_pairs(await session.client(), names[0] if table else origin, names)
     found: list[verdict.AuditDifference] = []
     keep = found.append if list_all else lambda _: None
     patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
-    job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep)
+    job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep, table=table)
     work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
     if list_all:
         rows = [audit_views.difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
         session.show(audit_views.differences_view()._replace(rows=rows))
     say(session, work, list_all=list_all)
     return exit_code(work)
+
+
+async def _opened_export(session: Session, place: TablePlace) -> "StoredTable":
+    """Open an export of last values after verifying it. Raises UsageError for another one, and as `load`."""
+    found = (await open_input(session, place, None, None, None)).table
+    assert found is not None
+    if found.origin.history:
+        raise UsageError(
+            "The export holds every entry, but an audit compares last values", hint="Export without `--mode history`"
+        )
+    return found
 
 
 @command(

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,25 +21,27 @@ from typing import TYPE_CHECKING
 from kvctl.errors import KvctlError
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.names import STREAM_PREFIX
+from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.kv.stream_kind import Kind
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs import audit_digests
 from kvctl.pipeline.jobs.audit_digests import REPLICA, SLOTS, Side, SlotComparison
 from kvctl.pipeline.jobs.contents import read
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.tables import file_rows
+from kvctl.pipeline.tables.stored_table import StoredTable
 from kvctl.topology.audit.audit import FirstComparison
 from kvctl.topology.audit.audit import audit as audit_replica
 from kvctl.topology.audit.confirmation import BLOCK_KEYS, Feed, key_of
 from kvctl.topology.audit.side import AuditReader
-from kvctl.topology.audit.verdict import DELETED, AuditDifference, AuditOutcome, LastEntry, difference, held
+from kvctl.topology.audit.verdict import DELETED, AuditDifference, AuditOutcome, LastEntry, difference, held, mark
 from kvctl.topology.hazards.hazards import name_of
 from kvctl.topology.model.subjects import KeyMapping, Transform
 from kvctl.topology.survey.graph import Replica
 from kvctl.topology.survey.inventory import survey
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row
 
     from kvctl.kv.client import Client
     from kvctl.pipeline.spark.engine import Engine
@@ -59,6 +61,8 @@ class Readable:
     stream: str
     prefix: str
     """Prefix of its keys' subjects."""
+    table: StoredTable | None = field(default=None, kw_only=True)
+    """Table that has its entries, instead of a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class OriginSide(Readable):
 
 
 def put_side_by_side(
-    spark: SparkSession,
+    engine: Engine,
     replica: Readable,
     origins: Sequence[OriginSide],
     digested: SlotComparison,
@@ -83,9 +87,9 @@ def put_side_by_side(
     """
     from pyspark.sql.functions import coalesce, col, collect_set, count, count_if, crc32, encode, first, lit, max, size
 
-    rows = _replica(spark, replica, origins if own else None, revisions)
+    rows = _replica(engine, replica, origins if own else None, revisions)
     for number, origin in enumerate(origins):
-        rows = rows.unionByName(_origin(spark, origin, revisions).withColumn("number", lit(number)))
+        rows = rows.unionByName(_origin(engine, origin, revisions).withColumn("number", lit(number)))
     if len(digested.slots) <= MOST_SLOTS:
         rows = rows.where((crc32(encode("subject", "utf-8")) % SLOTS).isin(digested.slots))
     ours, other = count_if(col("number") < 0), count_if(col("number") >= 0)
@@ -118,7 +122,7 @@ def _differing(rows: Iterable[Row], counted: Counter[bool]) -> Iterator[tuple[st
             yield from ((subject, row.number, name) for subject, name in names.items())
 
 
-def _origin(spark: SparkSession, origin: OriginSide, revisions: bool) -> DataFrame:
+def _origin(engine: Engine, origin: OriginSide, revisions: bool) -> DataFrame:
     """Return the subject and mark where its entries land, and its own name if it cannot be derived from the subject."""
     from pyspark.sql.functions import col, concat, lit, udf
 
@@ -129,21 +133,19 @@ def _origin(spark: SparkSession, origin: OriginSide, revisions: bool) -> DataFra
         return None if landed is None else landed.decode("utf-8", "backslashreplace")
 
     landed = udf(land, "string", useArrow=True)
-    rows = _entries(spark, origin, revisions).withColumn("own", concat(lit(origin.prefix), col("key")))
+    rows = _entries(engine, origin, revisions).withColumn("own", concat(lit(origin.prefix), col("key")))
     rows = rows.withColumn("subject", landed(col("own"))).where(col("subject").isNotNull())
     name = col("own") if origin.rules.lossy else lit(None).cast("string")
     return rows.select("subject", "mark", lit(True).alias("brought"), name.alias("name"))
 
 
-def _replica(
-    spark: SparkSession, replica: Readable, origins: Sequence[OriginSide] | None, revisions: bool
-) -> DataFrame:
+def _replica(engine: Engine, replica: Readable, origins: Sequence[OriginSide] | None, revisions: bool) -> DataFrame:
     """Return the replica's entries; without `origins` all count as replicated."""
     from pyspark.sql.functions import coalesce, col, concat, lit
 
     names = [origin.stream.removeprefix(STREAM_PREFIX) for origin in origins or ()]
     brought = lit(True) if origins is None else coalesce(col("origin").isin(names), lit(False))
-    return _entries(spark, replica, revisions).select(
+    return _entries(engine, replica, revisions).select(
         concat(lit(replica.prefix), col("key")).alias("subject"),
         "mark",
         brought.alias("brought"),
@@ -152,11 +154,14 @@ def _replica(
     )
 
 
-def _entries(spark: SparkSession, held: Readable, revisions: bool) -> DataFrame:
+def _entries(engine: Engine, held: Readable, revisions: bool) -> DataFrame:
     """Return the last entry of each key, with the parts that two sides must share; null for a deletion."""
     from pyspark.sql.functions import col, concat, lit, sha2, when
 
-    rows = read(spark, replace(held.options, columns=COLUMNS, include_deleted=True))
+    if held.table is not None:
+        rows = file_rows.read(engine, held.table)
+    else:
+        rows = read(engine.spark, replace(held.options, columns=COLUMNS, include_deleted=True))
     mark: Column = sha2(col("value"), 256)
     if revisions:
         mark = concat(mark, lit("@"), col("revision"))
@@ -206,6 +211,49 @@ def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+class _LiveReader:
+    """Last entries of a stream, from its leader."""
+
+    def __init__(self, reader: AuditReader) -> None:
+        self._reader = reader
+
+    @classmethod
+    async def of(cls, api: Api, stream: str) -> _LiveReader:
+        return cls(await AuditReader(api, stream).ready())
+
+    async def latest(self, subjects: Iterable[str]) -> dict[str, LastEntry | None]:
+        return {subject: held(message) for subject, message in (await self._reader.latest(subjects)).items()}
+
+
+class TableReader:
+    """Last entries of a table, which do not change."""
+
+    def __init__(self, table: StoredTable, prefix: str) -> None:
+        self._table = table
+        self._prefix = prefix
+
+    async def latest(self, subjects: Iterable[str]) -> dict[str, LastEntry | None]:
+        """Return the entries of those subjects that have one. Raises KvctlError."""
+        return await asyncio.to_thread(self._latest, [subject.removeprefix(self._prefix) for subject in subjects])
+
+    def _latest(self, keys: list[str]) -> dict[str, LastEntry | None]:
+        from pyarrow import parquet
+
+        found: dict[str, LastEntry | None] = {}
+        place = self._table.place
+        for part in self._table.parts:
+            with place.explained("read"), place.opened(part.name) as file:
+                wanted = ["key", "value", "revision", "operation"]
+                rows = parquet.read_table(file, columns=wanted, filters=[("key", "in", keys)])
+            for row in rows.to_pylist():
+                if row["operation"] == "PUT":
+                    entry = LastEntry(mark(b"", row["value"] or b""), row["revision"] or 0, 0)
+                    found[f"{self._prefix}{row['key']}"] = entry
+        return found
+
+
+_Reader = _LiveReader | TableReader
+
 DEFAULT_WAIT = timedelta(seconds=10)
 """Default time to wait for late entries."""
 
@@ -222,12 +270,15 @@ def audit(
     patience: timedelta = DEFAULT_WAIT,
     *,
     report: Report = lambda _: None,
+    table: StoredTable | None = None,
 ) -> list[AuditOutcome]:
     """Compare `options.bucket` with the replicas of these names; buckets that do not replicate it key by key.
 
+    A `table` of its entries stands in for the bucket.
+
     Raises BucketNotFound and connection errors; an error that prevents reading a pair is in its outcome.
     """
-    return worker_connection.run(_SparkAudit(engine, options, patience, report).run(names))
+    return worker_connection.run(_SparkAudit(engine, options, patience, report, table).run(names))
 
 
 async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[tuple[str, Replica | None]]:
@@ -244,15 +295,22 @@ async def find_pairs(client: Client, origin: str, names: Sequence[str]) -> list[
 
 
 class _SparkAudit:
-    def __init__(self, engine: Engine, options: SourceOptions, patience: timedelta, report: Report) -> None:
+    def __init__(
+        self, engine: Engine, options: SourceOptions, patience: timedelta, report: Report, table: StoredTable | None
+    ) -> None:
         self._engine = engine
         self._options = options
         self._patience = patience
         self._report = report
+        self._table = table
 
     async def run(self, names: Sequence[str]) -> list[AuditOutcome]:
         async with worker_connection.connected(self._options) as client:
             outcomes: list[AuditOutcome] = []
+            if self._table is not None:
+                for name in names:
+                    outcomes += await self._other(client.api, name)
+                return outcomes
             for name, replica in await find_pairs(client, self._options.bucket, names):
                 outcomes += await (self._replica(replica) if replica else self._other(client.api, name))
         return outcomes
@@ -280,24 +338,34 @@ class _SparkAudit:
     ) -> FirstComparison:
         """Compare digests of both sides, and join the keys whose digests differ; `apis` are the replica's first."""
         sides = [Side(REPLICA, held.options, revisions=revisions)]
-        sides += [Side(number, one.options, one.rules.rules, revisions) for number, one in enumerate(origins)]
+        sides += [
+            Side(number, one.options, one.rules.rules, revisions, one.table, one.prefix)
+            for number, one in enumerate(origins)
+        ]
         with self._engine.explaining():
             digested = await audit_digests.compare(self._engine, list(zip(apis, sides, strict=True)))
             if not digested.slots:
                 return FirstComparison((), 0, lambda *_: None, digested.keys)
-            spark = await asyncio.to_thread(lambda: self._engine.spark)
             return await asyncio.to_thread(
-                put_side_by_side, spark, held, origins, digested, revisions=revisions, own=own
+                put_side_by_side, self._engine, held, origins, digested, revisions=revisions, own=own
             )
 
     async def _other(self, api: Api, name: str) -> list[AuditOutcome]:
-        """Compare a bucket that does not replicate the origin, key by key."""
-        origin, other = await self._readable(api, self._options.bucket), await self._readable(api, name)
+        """Compare a bucket that does not replicate the origin, or a table of it, key by key."""
+        table, other = self._table, await self._readable(api, name)
+        if table is None:
+            origin = await self._readable(api, self._options.bucket)
+        else:
+            origin = Readable(self._options, "", f"{SUBJECT_PREFIX}{table.origin.bucket}.", table=table)
         rules = KeyMapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
-        fed = OriginSide(origin.options, origin.stream, origin.prefix, rules)
+        fed = OriginSide(origin.options, origin.stream, origin.prefix, rules, table=table)
         found = await self._compared([api, api], other, [fed], revisions=False, own=False)
-        outcome = AuditOutcome(self._options.bucket, name, Kind.BUCKET, keys=found.keys[0])
-        sides = [await AuditReader(api, item.stream).ready() for item in (origin, other)]
+        first = table.place.uri if table else self._options.bucket
+        outcome = AuditOutcome(first, name, Kind.BUCKET, keys=found.keys[0])
+        sides = [
+            TableReader(table, origin.prefix) if table else await _LiveReader.of(api, origin.stream),
+            await _LiveReader.of(api, other.stream),
+        ]
         left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
         while block := list(islice(left, BLOCK_KEYS)):
             names = {subject: str(rules.origin(subject)) for subject in block}
@@ -305,16 +373,16 @@ class _SparkAudit:
         return [outcome]
 
     async def _settle(
-        self, outcome: AuditOutcome, origin: AuditReader, other: AuditReader, names: dict[str, str], end: float
+        self, outcome: AuditOutcome, origin: _Reader, other: _Reader, names: dict[str, str], end: float
     ) -> None:
         """Look again at what seemed to differ, until it is seen twice to do so in the same way, or time is up."""
         seen: dict[str, tuple[LastEntry | None, LastEntry | None] | None] = dict.fromkeys(names)
         while seen:
             here = await other.latest(seen)
-            there = await origin.latest(names[subject] for subject in seen)
+            there = await origin.latest([names[subject] for subject in seen])
             last = time.monotonic() > end
             for subject, before in list(seen.items()):
-                one, two = held(here.get(subject)), held(there.get(names[subject]))
+                one, two = here.get(subject), there.get(names[subject])
                 if (one.mark if one else DELETED) == (two.mark if two else DELETED):
                     del seen[subject]
                 elif before is not None and (before == (one, two) or last):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import repeat
@@ -26,6 +26,9 @@ from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import file_rows
+from kvctl.pipeline.tables.file_rows import FileShare
+from kvctl.pipeline.tables.stored_table import StoredTable
 from kvctl.topology.audit.side import revision_digits
 from kvctl.topology.model.subjects import KeyMapping, Transform
 
@@ -56,6 +59,10 @@ class Side:
     """Rules that map its subjects to the replica's."""
     revisions: bool = False
     """True if revisions have to agree as well."""
+    table: StoredTable | None = None
+    """Table that has its entries, instead of the bucket."""
+    prefix: str = ""
+    """Prefix of the subjects of a table's keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,11 @@ class SlotComparison:
 
 async def compare(engine: Engine, sides: Sequence[tuple[Api, Side]]) -> SlotComparison:
     """Read all sides, the origins in their order. Raises BucketNotFound, and errors of connections and of Spark."""
-    items: list[tuple[Side, KvPartition]] = []
+    items: list[tuple[Side, KvPartition | FileShare]] = []
     for api, side in sides:
+        if side.table is not None:
+            items += [(replace(side, table=None), share) for share in file_rows.shares(side.table)]
+            continue
         _, parts = await KvReader(schema_of(()), side.options).planned(Bucket(api, side.options.bucket))
         items += [(side, part) for part in parts]
     found = await asyncio.to_thread(lambda: tasks.over_items(engine, items, _digest))
@@ -103,10 +113,15 @@ def slot_of(subject: bytes) -> int:
     return crc32(subject) % SLOTS
 
 
-def _digest(item: tuple[Side, KvPartition]) -> Iterator[Digest]:
+def _digest(item: tuple[Side, KvPartition | FileShare]) -> Iterator[Digest]:
     """Read one part of a side (runs in a task)."""
     side, part = item
     summing = _Sums(side)
+    if isinstance(part, FileShare):
+        for batch in file_rows.read_share(part, ("key", "value", "operation")):
+            summing.of_rows(batch, side.prefix)
+        yield Digest(side.number, summing.living, summing.sums)
+        return
     for _ in worker_connection.iterate(partial(read_part, side.options, part, summing)):
         pass
     yield Digest(side.number, summing.living, summing.sums)
@@ -135,6 +150,13 @@ class _Sums(Decoder):
             [message.header for message in messages],
             [message.payload for message in messages],
         )
+
+    def of_rows(self, batch: pa.RecordBatch, prefix: str) -> None:
+        """Add the entries of a table."""
+        keys, values, operations = (batch[name].to_pylist() for name in ("key", "value", "operation"))
+        rows = [(key, value or b"") for key, value, kind in zip(keys, values, operations, strict=True) if kind == "PUT"]
+        subjects = [f"{prefix}{key}".encode() for key, _ in rows]
+        self._add(subjects, repeat(b""), [b""] * len(rows), [value for _, value in rows])
 
     def _add(
         self, subjects: Sequence[bytes], revisions: Iterable[bytes], headers: Sequence[bytes], payloads: Sequence[bytes]

@@ -10,8 +10,11 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.pipeline.jobs import audit as job
+from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.audit import audit
+from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import confirmation
 from kvctl.topology.audit.verdict import AuditDifference, AuditOutcome
@@ -87,6 +90,27 @@ async def test_audit_of_unrelated_buckets_compares_key_by_key(client, raw, uniqu
     assert said(found) == [("missing", "gone", None), ("extra", "new", None), ("differing", "changed", None)]
     assert {item.key for item in listed} == {"gone", "new", "changed"}
     assert (await on_spark(one, one))[0].consistent is True
+
+
+async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, unique, engine, server, tmp_path):
+    bucket = unique()
+    raw.create_bucket(bucket, {f"k.{number}": b"%d" % number for number in range(10)}, max_msgs_per_subject=3)
+    options = parse({"bucket": bucket, "url": server.url})
+    place = TablePlace(str(tmp_path / "out"))
+    table = (await asyncio.to_thread(export, engine, lambda: contents.of_bucket(options), place)).table
+
+    async def audited_table() -> list[AuditOutcome]:
+        return await asyncio.to_thread(audit, engine, options, [bucket], SHORTLY, table=table)
+
+    [same] = await audited_table()
+    assert (same.origin, same.replica, same.keys, same.consistent) == (str(place), bucket, 10, True)
+    handle = client.bucket(bucket)
+    await handle.put("k.3", b"changed")
+    await handle.delete("k.5")
+    await handle.put("new", b"1")
+    await handle.put("k.7", b"7")
+    found = await audited_table()
+    assert said(found) == [("missing", "k.5", None), ("extra", "new", None), ("differing", "k.3", None)]
 
 
 async def test_keys_that_differ_are_decided_about_in_blocks(client, raw, unique, on_spark, monkeypatch):
