@@ -29,7 +29,7 @@ Cause = tuple[Exception, Mapping[str, Any]]
 """Error of the library, and the INFO of the server."""
 
 _REFUSALS = ("authorization", "authentication", "permissions violation", "account")
-_JWT = pattern(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+")
+_JWT = pattern(r"(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]+")
 _SEED = pattern(r"\bSU[A-Z2-7]{56}\b")
 
 

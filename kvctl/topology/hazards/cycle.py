@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,10 +44,45 @@ def cycles(readings: Iterable[Replication]) -> list[list[Node]]:
     for flow in flows:
         following.setdefault(flow.origin, []).append(flow)
     found: dict[frozenset[Node], list[Node]] = {}
-    for flow in flows:
+    for flow in _circulating(flows, following):
         if cycle := _back_to(flow, following):
             found.setdefault(frozenset(cycle), cycle)
     return list(found.values())
+
+
+def _circulating(flows: Sequence[_Flow], following: Mapping[Node, list[_Flow]]) -> list[_Flow]:
+    """Return the flows between streams that lead to each other, whatever they take: others are part of no cycle."""
+    readers = {node: [flow.reader for flow in own] for node, own in following.items()}
+    group = _components(readers)
+    return [flow for flow in flows if group[flow.origin] == group[flow.reader]]
+
+
+def _components(beyond: Mapping[Node, Sequence[Node]]) -> dict[Node, int]:
+    """Return a number for each node, the same for nodes that lead to each other (Tarjan's algorithm)."""
+    index: dict[Node, int] = {}
+    lowest: dict[Node, int] = {}
+    group: dict[Node, int] = {}
+    path: list[Node] = []
+    for start in beyond:
+        waiting = [] if start in index else [(start, iter(beyond[start]))]
+        while waiting:
+            node, others = waiting[-1]
+            if node not in index:
+                index[node] = lowest[node] = len(index)
+                path.append(node)
+            other = next((one for one in others if one not in group), None)
+            if other is None:
+                waiting.pop()
+                if waiting:
+                    above = waiting[-1][0]
+                    lowest[above] = min(lowest[above], lowest[node])
+                while lowest[node] == index[node] and node not in group:
+                    group[path.pop()] = index[node]
+            elif other in index:
+                lowest[node] = min(lowest[node], index[other])
+            else:
+                waiting.append((other, iter(beyond.get(other, ()))))
+    return group
 
 
 def republications(configs: Mapping[Node, StreamConfig]) -> list[Replication]:
@@ -127,18 +163,22 @@ def _flows(reading: Replication) -> list[_Flow]:
 
 def _back_to(start: _Flow, following: Mapping[Node, list[_Flow]]) -> list[Node]:
     """Return the shortest way from a flow's end back to its origin, as readers and origins."""
-    waiting: list[list[_Flow]] = [[start]]
-    known = {start}
+    waiting = deque([start])
+    before: dict[_Flow, _Flow | None] = {start: None}
     while waiting:
-        path = waiting.pop(0)
-        for flow in following.get(path[-1].reader, ()):
-            if not meet(path[-1].lands, flow.takes):
+        last = waiting.popleft()
+        for flow in following.get(last.reader, ()):
+            if (flow != start and flow in before) or not meet(last.lands, flow.takes):
                 continue
             if flow == start:
-                return [path[-1].reader, *(step.origin for step in reversed(path))]
-            if flow not in known:
-                known.add(flow)
-                waiting.append([*path, flow])
+                way: list[Node] = [last.reader]
+                step: _Flow | None = last
+                while step is not None:
+                    way.append(step.origin)
+                    step = before[step]
+                return way
+            before[flow] = last
+            waiting.append(flow)
     return []
 
 

@@ -50,10 +50,26 @@ class DesiredState:
 
     def change(self, name: str) -> ResourceChange | None:
         """Return the change of a resource; None while it is being derived."""
-        if name not in self._changes and name not in self._begun:
-            self._begun.add(name)
-            self._changes[name] = self._mirror(name) if name in self.topology.mirrors else self._bucket(name)
+        waiting = [] if name in self._begun else [name]
+        while waiting:  # a chain may be longer than Python's stack
+            last = waiting[-1]
+            self._begun.add(last)
+            origins = [origin for origin in self._origins_of(last) if origin not in self._begun]
+            if origins:
+                waiting.append(origins[0])
+            else:
+                waiting.pop()
+                self._changes[last] = self._mirror(last) if last in self.topology.mirrors else self._bucket(last)
         return self._changes.get(name)
+
+    def _origins_of(self, name: str) -> Iterator[str]:
+        """Yield the origins of a resource that are in the file."""
+        topology = self.topology
+        mirror, aggregate = topology.mirrors.get(name), topology.aggregates.get(name)
+        for origin in aggregate.origins if aggregate else (mirror.origin,) if mirror else ():
+            where = self.origins.locate(topology.place_of(name), origin).where
+            if (other := self.origins.name_at(where)) is not None:
+                yield other
 
     def after(self, where: Where | None) -> StreamConfig | None:
         """Return the configuration of a stream after all changes."""

@@ -52,6 +52,8 @@ class Locator:
     topology: Topology
     places: Mapping[str, Place | FilePlace]
     looked: Looked = field(default_factory=dict)
+    held: dict[Where, str] = field(default_factory=dict, compare=False, repr=False)
+    """Buckets whose keys mirrors hold, as far as they were asked for."""
 
     def where(self, name: str) -> Where:
         """Return the location of a resource of the file."""
@@ -132,16 +134,23 @@ class Locator:
 
     def _key_space(self, where: Where) -> str:
         """Return the bucket whose keys a mirror holds, also of a mirror of mirrors."""
-        passed: set[Where] = set()
-        while where not in passed and not where[1].startswith(STREAM_PREFIX):
-            passed.add(where)
+        passed: dict[Where, None] = {}
+        found = ""
+        while not found and where not in passed and not where[1].startswith(STREAM_PREFIX):
+            passed[where] = None
             origin = self._origin_of(where)
-            if origin is None:
+            if where in self.held:
+                found = self.held[where]
+            elif origin is None:
                 break
-            if origin.bucket and (origin.stream or self._found(where[0], origin) is None):
-                return origin.bucket
-            where = self._found(where[0], origin) or (where[0], origin.source_stream)
-        return where[1].removeprefix(STREAM_PREFIX)
+            elif origin.bucket and (origin.stream or self._found(where[0], origin) is None):
+                found = origin.bucket
+            else:
+                where = self._found(where[0], origin) or (where[0], origin.source_stream)
+        found = found or where[1].removeprefix(STREAM_PREFIX)
+        if where not in passed or where in self.held:  # no cycle, in which it depends on the first one
+            self.held.update(dict.fromkeys(passed, found))
+        return found
 
     def _origin_of(self, where: Where) -> Origin | None:
         """Return the origin of a mirror, as in the file, or as found."""

@@ -393,10 +393,12 @@ def reach(start: Collection[str], edges: Collection[tuple[str, str]]) -> set[str
 
 
 def _followed(start: Collection[str], edges: Collection[tuple[str, str]]) -> set[str]:
+    beyond: dict[str, set[str]] = {}
+    for here, there in edges:
+        beyond.setdefault(here, set()).add(there)
     found, waiting = set(start), list(start)
     while waiting:
-        at = waiting.pop()
-        more = {there for here, there in edges if here == at} - found
+        more = beyond.get(waiting.pop(), set()) - found
         found |= more
         waiting += more
     return found

@@ -279,21 +279,27 @@ def _drawn(line: Line) -> str:
 def _trees(graph: Drawing, *, several: bool) -> Iterator[list[_Row]]:
     shown: set[str] = set()
     replicas = {edge.replica for edge in graph.edges}
+    readers: dict[str, list[Edge]] = {}
+    for edge in graph.edges:
+        readers.setdefault(edge.origin, []).append(edge)
+    nodes = {node.id: node for node in graph.nodes}
     roots = sorted((node for node in graph.nodes if node.id not in replicas), key=lambda node: node.name)
     # Nodes that only a cycle leads to come last, each cycle once.
     for root in [*roots, *graph.nodes]:
         if root.id not in shown:
-            yield [_Row(title(root, several)), *_below(graph, root, shown, "", several)]
+            shown.add(root.id)
+            yield [_Row(title(root, several)), *_below(nodes, readers, root, shown, several)]
 
 
-def _below(graph: Drawing, node: Node, shown: set[str], margin: str, several: bool) -> list[_Row]:
-    """Return the lines of a node's readers."""
-    shown.add(node.id)
-    nodes = {other.id: other for other in graph.nodes}
-    edges = [edge for edge in graph.edges if edge.origin == node.id]
+def _below(
+    nodes: Mapping[str, Node], readers: Mapping[str, list[Edge]], root: Node, shown: set[str], several: bool
+) -> list[_Row]:
+    """Return the lines of a node's readers, and of theirs."""
     rows: list[_Row] = []
-    for edge in edges:
-        branch, inner = ("└─▶ ", "    ") if edge is edges[-1] else ("├─▶ ", "│   ")
+    waiting = [(edge, "", edge is readers[root.id][-1]) for edge in reversed(readers.get(root.id, ()))]
+    while waiting:
+        edge, margin, last = waiting.pop()
+        branch, inner = ("└─▶ ", "    ") if last else ("├─▶ ", "│   ")
         replica, again = nodes[edge.replica], edge.replica in shown
         above = [(" (above)", "dim")] if again else []
         rows.append(
@@ -304,8 +310,15 @@ def _below(graph: Drawing, node: Node, shown: set[str], margin: str, several: bo
         details += [(words, STYLES[edge.tone]) for words in _evidence(edge, WIDTH - len(indent))]
         rows += [_Row([(indent, "dim"), span]) for span in details]
         if not again:
-            rows += _below(graph, replica, shown, margin + inner, several)
+            shown.add(replica.id)
+            below = margin + inner if len(margin) < _DEEPEST else margin
+            further = readers.get(replica.id, [])
+            waiting += [(other, below, other is further[-1]) for other in reversed(further)]
     return rows
+
+
+_DEEPEST = 400
+"""Characters of indentation after which it grows no more: else a chain is drawn by the square of its length."""
 
 
 def _evidence(edge: Edge, width: int) -> list[str]:
