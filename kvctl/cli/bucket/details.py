@@ -1,6 +1,9 @@
 """Details of one bucket, mirror or aggregate, and the streams that can answer its reads: `kvctl bucket alternates`."""
 
+import asyncio
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kvctl.cli.app.command import command
@@ -10,6 +13,7 @@ from kvctl.cli.bucket.views import KIND
 from kvctl.cli.facts import of_stream, row_of
 from kvctl.cli.live import Interval, Watch, check_interval, check_live, show_live
 from kvctl.cli.records import ALTERNATE, BUCKET
+from kvctl.errors import KvctlError
 from kvctl.jetstream.stream_info import Cluster, Source, sources_of
 from kvctl.kv import config as kv_config
 from kvctl.kv import oddity, stream_kind
@@ -69,6 +73,22 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
         session.note(_not_reported(found), always=True)
 
 
+async def hint_of_others(session: Session, bucket: str, verb: str, words: Sequence[str]) -> str | None:
+    """Return the command that reads the same keys as one that got no answer, from the origin or a mirror; None: none.
+
+    Nothing is raised: it is looked for while an error is on its way.
+    """
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(_LOOKING_S):
+            found = (await overview.inspect((await session.client()).api, bucket)).reads.alternates
+            able = [item for item in found if item.here or item.state not in _UNABLE]
+            for item in able:
+                if item.served_by != bucket:
+                    line = shlex.join(["kvctl", verb, item.served_by, *words])
+                    return f"`{item.served_by}` has the same keys, and its servers answer: `{line}`"
+    return None
+
+
 def alternates_report(bucket: str, found: "overview.Reads") -> "cards.TextReport":
     """Return the ranked streams with bars of their round trips, and which of them answers here."""
     rows = alternate_rows(found)
@@ -119,6 +139,10 @@ def _not_reported(found: "overview.Reads") -> str:
     return NO_MIRRORS if origin is not None and origin.cluster else NOT_REPORTED
 
 
+_LOOKING_S = 3
+"""Seconds for finding out who else has the keys of a bucket that does not answer."""
+_UNABLE = (None, "offline", "no leader", "recreated origin")
+"""States of streams that cannot answer, or would with other keys."""
 _AWAY = ("offline", "no leader")
 """States of streams that cannot answer."""
 ALTERNATES = columns(

@@ -1,15 +1,14 @@
 """Reads of keys: `kvctl get`, `history` and `keys`."""
 
-import asyncio
-import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import Filters, KeyedName, KeyNames, flag, number
 from kvctl.cli.app.session import Session
+from kvctl.cli.bucket import details
 from kvctl.cli.keys.arguments import (
     AsOf,
     Encoding,
@@ -25,13 +24,11 @@ from kvctl.cli.keys.arguments import (
 from kvctl.cli.keys.bucket_target import TargetReader, parse_target
 from kvctl.cli.keys.output import Shape
 from kvctl.cli.records import ENTRY, ENTRY_AT_REF, KEY, KEY_AT_REF, KEY_COUNT
-from kvctl.errors import Away, KvctlError, UsageError
+from kvctl.errors import Away, UsageError
 from kvctl.kv.names import is_ref
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Row, View
-from kvctl.topology.health import health as health_health
-from kvctl.topology.health import overview
 
 
 @command(
@@ -182,8 +179,6 @@ async def history(
 
 
 CHUNK = 10_000
-_LOOKING_S = 3
-"""Seconds for finding out who else has the keys of a bucket that does not answer."""
 T = TypeVar("T", bytes, Fact)
 
 
@@ -246,18 +241,8 @@ async def _naming_others(session: Session, bucket: str, verb: str, words: Sequen
     try:
         yield
     except Away as error:
-        states = health_health.Health
-        unable = (None, states.OFFLINE, states.NO_LEADER, states.RECREATED_ORIGIN)
-        with suppress(KvctlError, TimeoutError):
-            async with asyncio.timeout(_LOOKING_S):
-                api = (await session.client()).api
-                found = () if is_ref(bucket) else (await overview.inspect(api, bucket)).reads.alternates
-                others = [
-                    item for item in found if item.served_by != bucket and (item.here or item.state not in unable)
-                ]
-                if others:
-                    line = shlex.join(["kvctl", verb, others[0].served_by, *words])
-                    error.hint = f"`{others[0].served_by}` has the same keys, and its servers answer: `{line}`"
+        if not is_ref(bucket) and (hint := await details.hint_of_others(session, bucket, verb, words)):
+            error.hint = hint
         raise
 
 
