@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvctl import Operation
+from kvctl import Moment, Operation
 from kvctl.errors import KeyNotFound, UsageError
 from kvctl.kv.bulk import dump_file
 from tests.support.contents import contents
@@ -115,6 +115,13 @@ async def test_keys_that_the_index_leaves_out_are_listed_with_their_last_values(
     assert sorted([key async for key in bucket.keys()]) == sorted(living)
     assert await contents(bucket) == living
     assert {entry.key async for entry in bucket.entries(deleted=True)} == last.keys()
+    messages = raw.api(f"STREAM.INFO.KV_{bucket_name}")["state"]["messages"]
+    assert len([entry async for entry in bucket.history()]) == messages
+    file = io.BytesIO()
+    await dump_file.dump(bucket, file, history=True)
+    assert len(file.getvalue().splitlines()) == messages + 2
+    now = await bucket.as_of(Moment(revision=60))
+    assert {entry.key: entry.value async for entry in now.entries()} == living
     file = io.BytesIO()
     await dump_file.dump(bucket, file)
     rows = [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]

@@ -25,7 +25,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.entry import MARKER_HEADER, Operation, is_tombstone, operation_of
 from kvctl.kv.names import FilterTree, is_plain, is_wild
-from kvctl.kv.read.listing import KeyFilter, key_filter
+from kvctl.kv.read.listing import KeyFilter, key_filter, with_unindexed
 from kvctl.kv.resolve import Binding
 from kvctl.units import duration_from_ns, format_duration, parse_time
 from kvctl.wire import header_value
@@ -120,7 +120,8 @@ class KeyHistoryScan:
 
     async def run(self) -> None:
         """Read the stored entries. Raises StreamNotFound, StreamReplaced, PermissionDenied."""
-        selection = Selection(subjects=self._choice.subjects, deliver="all", headers_only=True)
+        choice = await with_unindexed(self._binding, self._choice)
+        selection = Selection(subjects=choice.subjects, deliver="all", headers_only=True)
         end, _ = await self._read(selection, self._kept.first - 1)
         self._written = await self._written_since(end)
         written = iter(self._written)

@@ -114,7 +114,7 @@ async def history_batches(
     literal: bool = False,
 ) -> AsyncGenerator[list[Entry], None]:
     """Yield every stored entry from the revision `start` on, oldest first, deletions included."""
-    wanted, last = key_filter(binding, filters, literal=literal), 0
+    wanted, last = await with_unindexed(binding, key_filter(binding, filters, literal=literal)), 0
     selection = Selection(subjects=wanted.subjects, deliver="all", headers_only=headers_only)
     if start is not None:
         selection = selection._replace(deliver="by_start_sequence", start=start)
@@ -162,6 +162,15 @@ async def unindexed(binding: Binding, info: StreamInfo, *, values: bool = True, 
                 odd = (frame for frame in batch if UNINDEXED in frame[0])
                 found |= {frame[0]: frame for frame in odd if delivery(frame[1])[0] <= last}
     return sorted(found.values(), key=lambda frame: delivery(frame[1])[0])
+
+
+async def with_unindexed(binding: Binding, wanted: KeyFilter) -> KeyFilter:
+    """Return the selection of all messages, with subjects that let servers skip none if their index is short."""
+    complete = wanted.everything and wanted.subjects == (binding.subject(">"),)
+    info = binding.info
+    if complete and info and may_be_unindexed(binding, info) and await _is_index_short(binding, info):
+        return wanted._replace(subjects=(">",))
+    return wanted
 
 
 def may_be_unindexed(binding: Binding, info: StreamInfo | None) -> bool:

@@ -24,7 +24,15 @@ from kvctl.jetstream.direct_get import CannotAnswerMany, DirectRequest, StoredMe
 from kvctl.jetstream.multi_get import next_of_each
 from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.kv.entry import any_tombstone, is_tombstone
-from kvctl.kv.read.listing import UNINDEXED, SubjectHashes, key_filter, may_be_unindexed, only_keys, unindexed
+from kvctl.kv.read.listing import (
+    UNINDEXED,
+    SubjectHashes,
+    key_filter,
+    may_be_unindexed,
+    only_keys,
+    unindexed,
+    with_unindexed,
+)
 from kvctl.kv.resolve import Binding
 from kvctl.wire import RawFrame
 
@@ -92,8 +100,9 @@ class SnapshotReading:
             return
         deliver = "by_start_sequence" if self._first > 1 else "all" if self._history else "last_per_subject"
         bounded = deliver != "last_per_subject" and self._stop < self._newest
+        choice = await with_unindexed(self._binding, self._filter) if self._history else self._filter
         selection = Selection(
-            subjects=self.subjects,
+            subjects=choice.subjects,
             deliver=deliver,
             start=self._first if self._first > 1 else 0,
             headers_only=not self._values,
