@@ -207,7 +207,15 @@ async def _since_base(repo: RepositoryAccess, before: str, after: str) -> list[K
     source, dest = [await refs.committed(repo.store, ref) for ref in (after, before)]
     ours, theirs = await since_base(repo, bases, source, dest)
     conflicting = {conflict.key for conflict in merge(ours, theirs).conflicts}
-    return [KeyChange.of(one.key, shown(one.before), shown(one.after), conflict=one.key in conflicting) for one in ours]
+    return [_since(one, conflict=one.key in conflicting) for one in ours]
+
+
+def _since(one: TreeDifference, *, conflict: bool) -> KeyChange:
+    """Return a change since the merge base; where merge bases conflict, the value before is not known, but is one."""
+    change = KeyChange.of(one.key, shown(one.before), shown(one.after), conflict=conflict)
+    if conflict or one.before is None or not one.before.startswith(DISPUTED):
+        return change
+    return replace(change, kind=ChangeKind.REMOVED if one.after is None else ChangeKind.CHANGED)
 
 
 async def _state(repo: RepositoryAccess, ref: refs.Ref, expression: str) -> _DiffSide:

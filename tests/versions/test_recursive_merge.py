@@ -83,8 +83,17 @@ async def test_conflict_of_merge_bases_that_conflict_has_no_base_value():
     assert [tuple(one) for one in caught.value.conflicts] == [("port", None, b"9090", b"8080")]
     (change,) = await repo.diff("main", "side", three_dot=True)
     assert change.values == (None, b"9090")
+    assert change.kind is ChangeKind.CONFLICT
     await repo.merge("side", "main", strategy=Strategy.SOURCE_WINS)
     assert await held(repo) == {"other": b"1", "port": b"9090"}
+
+
+@pytest.mark.parametrize(("value", "kind"), [("7070", ChangeKind.CHANGED), (None, ChangeKind.REMOVED)])
+async def test_same_decision_on_both_sides_is_a_change_since_merge_bases_that_conflict(value, kind):
+    repo = await begun()
+    await crossed(repo, "80", "8080", "9090", value, value)
+    (change,) = await repo.diff("main", "side", three_dot=True)
+    assert (change.kind, change.before, change.after) == (kind, None, value and value.encode())
 
 
 async def test_histories_that_crossed_a_thousand_times_are_merged():

@@ -172,7 +172,7 @@ async def _combine(
 
 @command(
     "repo merge-base",
-    examples=["kvctl repo merge-base config main try", "kvctl repo merge-base config main try --all"],
+    examples=["kvctl repo merge-base config main try", "kvctl repo merge-base config main try --all -o name"],
     see=["repo merge", "repo diff"],
     prints=(NEW_COMMIT, COMMIT),
 )
