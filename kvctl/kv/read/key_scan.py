@@ -235,7 +235,8 @@ async def keeping(binding: Binding) -> Retention:
 async def last_removed(binding: Binding, cut: int, kept: Retention) -> int | None:
     """Return the last revision up to a snapshot that was removed from the stream, 0 for none, None if that is unknown.
 
-    Reads the headers of all its messages, unless it lacks none; of a mirror with a filter, its origin's.
+    Reads the headers of all its messages, unless it lacks none or its last key explains all; of a mirror with a filter,
+    its origin's.
     """
     if binding.filtered:
         binding = binding.source
@@ -243,11 +244,26 @@ async def last_removed(binding: Binding, cut: int, kept: Retention) -> int | Non
         state = (await streams.info(binding.api, binding.stream))["state"]
         if state["messages"] > state["last_seq"] - kept.first:
             return 0
+        if await _last_key_explains(binding, int(state["last_seq"]), cut, kept):
+            return 0
         scan = KeyHistoryScan(binding, cut, KeyFilter((">",)), kept)
         await scan.run()
     except (NotFoundError, PermissionDenied, UnreachableError):
         return None
     return scan.removed()
+
+
+async def _last_key_explains(binding: Binding, last: int, cut: int, kept: Retention) -> bool:
+    """Return True if the key that was written last is full and begins after the snapshot: without history always."""
+    api, stream = binding.api, binding.stream
+    newest = await from_leader(api, stream, seq=last)
+    if newest is None or not is_plain(newest.subject):
+        return False
+    first = await from_leader(api, stream, next_by_subj=newest.subject, seq=1)
+    counts = (await streams.info(api, stream, subjects_filter=newest.subject))["state"].get("subjects") or {}
+    if first is None or first.sequence < cut:
+        return False
+    return kept.full(Trace(count=counts.get(newest.subject, 0), erased=_erases(first.header)))
 
 
 def _dropped(info: StreamInfo) -> str | None:
