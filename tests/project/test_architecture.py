@@ -112,10 +112,10 @@ PARTICIPLE = re.compile(
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (12_080, 53),
-    "versions tables": (8_665, 47),
+    "versions tables": (8_695, 47),
     "pipeline": (8_470, 46),
     "cli render documents deferred phrases suggest units topics __main__": (21_300, 111),
-    "core": (19_540, 84),
+    "core": (19_580, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
