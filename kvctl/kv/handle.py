@@ -303,12 +303,13 @@ class Handle:
         while True:
             try:
                 target, after = self.binding.source, self.own.last(key)
-                config = self._config(target)
+                if (config := self._config(target)) is not None:
+                    await self._check_kept(key, config, sent=False)
                 revision = await conditional_write.write(
                     target, key, value, header, expected, after=after, identity=identity, config=config
                 )
                 if config is not None:
-                    await self._check_kept(key, config)
+                    await self._check_kept(key, config, sent=True)
             except NoResponders:
                 with suppress(RequestTimeout):  # no answer here either: a leader is being elected
                     await self._no_stream(key)
@@ -325,7 +326,7 @@ class Handle:
     def _config(self, target: Binding) -> asyncio.Future[StreamConfig] | None:
         """Return the configuration of the stream of a handle's first write, which is read at the same time.
 
-        None if there is nothing to check: this is not the first write, and the stream acknowledges writes.
+        None if there is nothing to check: this is not the first write, and the stream acknowledges and keeps writes.
         """
         info = target.info
         if self.fixed or (info is not None and not info["config"].get("no_ack")):
@@ -333,7 +334,7 @@ class Handle:
         known = self._configs.get(target.stream)
         if known is None:
             known = self._configs[target.stream] = asyncio.ensure_future(_config_of(target))
-        elif known.done() and not known.result().get("no_ack"):
+        elif known.done() and not (known.result().get("no_ack") or refusal(known.result(), WRITES)):
             return None
         return known
 
@@ -348,14 +349,20 @@ class Handle:
             stream = known.result()
         return bool(stream.get("max_age") and stream.get("allow_msg_ttl") and stream["max_msgs_per_subject"] != 1)
 
-    async def _check_kept(self, key: str, config: asyncio.Future[StreamConfig]) -> None:
-        """Raise KvctlError for an acknowledged write to a stream that does not keep it as a key, if that is known."""
-        await asyncio.wait((config,), timeout=RESOLVE_TIMEOUT)
+    async def _check_kept(self, key: str, config: asyncio.Future[StreamConfig], *, sent: bool) -> None:
+        """Raise KvctlError for a write to a stream that does not keep it as a key, as far as known.
+
+        For one that was sent, the configuration is waited for.
+        """
+        if sent:
+            await asyncio.wait((config,), timeout=RESOLVE_TIMEOUT)
         stream = config.result() if config.done() else {}
         if stream and (oddity := refusal(stream, WRITES)):
-            self._configs.pop(stream["name"], None)
-            text = f"The write to `{key}` was acknowledged, but `{self.name}` does not keep keys"
-            raise KvctlError(f"{text}: {oddity.evidence(stream)}", hint=oddity.fix(stream))
+            text, why = f"`{self.name}` does not keep keys", oddity.evidence(stream)
+            text = (
+                f"The write to `{key}` was acknowledged, but {text}: {why}" if sent else f"{why}; nothing was written"
+            )
+            raise (KvctlError if sent else RefusedError)(text, hint=oddity.fix(stream))
 
     async def _no_stream(self, key: str) -> None:
         """Resolve the name after a write that nobody took. Raises BucketNotFound, ReadOnly."""

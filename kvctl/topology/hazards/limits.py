@@ -97,7 +97,7 @@ def stopped_by(info: StreamInfo, source: SourceConfig, subject: str, header: int
 
 def _of_values(config: StreamConfig, source: SourceConfig, origin: StreamConfig) -> Iterator[Shortfall]:
     size, of = config.get("max_msg_size", -1), _name(origin)
-    theirs = min(_limit(origin, "max_msg_size"), _limit(origin, "max_bytes"))
+    theirs = min(_limit(origin, "max_msg_size"), max(_limit(origin, "max_bytes") - _smallest(origin), 0))
     if size <= 0:
         return
     stops = "the first larger value would silently stop replication"
