@@ -26,8 +26,8 @@ from kvctl.pipeline.jobs import audit as audit_job
 from kvctl.pipeline.jobs import check as check_job
 from kvctl.pipeline.jobs import commit as commit_job
 from kvctl.pipeline.jobs import run as jobs_run
+from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.storage import TablePlace
-from kvctl.pipeline.tables.stored_table import StoredTable
 from kvctl.render.escapes import escape
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
@@ -84,7 +84,7 @@ async def audit(
     return exit_code(work)
 
 
-async def _opened_export(session: Session, place: TablePlace) -> "StoredTable":
+async def _opened_export(session: Session, place: TablePlace) -> "stored_table.StoredTable":
     """Open an export of last values after verifying it. Raises UsageError for another one, and as `load`."""
     found = (await open_input(session, place, None, None, None)).table
     assert found is not None
