@@ -35,6 +35,39 @@ def plan(bench: Bench, count: int) -> Prepared:
     return bench.kvctl("topology", "plan", "-f", str(file))
 
 
+FEWER = "a quarter of them"
+GROWTH = Aim(4.5, FEWER, processor=True)
+"""The most that four times as much input may take; the square of its size would be 16."""
+
+
+@case("chain", "`topology render` of {count} mirrors in a chain", count=4000, seconds=10, rounds=3, aims=(GROWTH,))
+def chain(bench: Bench, count: int) -> Prepared:
+    """A file in which each mirror replicates the one before, the last one first: time by size, not by its square."""
+    (first, ours), *rest = bench.kvctl("topology", "render", "-f", _chain(bench, count)).items()
+    (_, fewer), *_ = bench.kvctl("topology", "render", "-f", _chain(bench, count // 4)).items()
+    return {first: ours, FEWER: fewer, **dict(rest)}
+
+
+@case("filters", "`keys` with {count} filters", count=16_000, seconds=10, rounds=3, aims=(GROWTH,))
+def filters(bench: Bench, count: int) -> Prepared:
+    """Filters that overlap with none: they are compared by a tree, not each with all others."""
+    name = bench.keys(1000)
+    (first, ours), *rest = bench.kvctl("keys", name, *_filters(count)).items()
+    (_, fewer), *_ = bench.kvctl("keys", name, *_filters(count // 4)).items()
+    return {first: ours, FEWER: fewer, **dict(rest)}
+
+
+def _chain(bench: Bench, count: int) -> str:
+    file = bench.folder() / "chain.yaml"
+    rows = "".join(f"  M{number}: {{origin: M{number - 1}}}\n" for number in range(count, 0, -1))
+    file.write_text(f"version: 1\nbuckets: {{M0: {{history: 3}}}}\nmirrors:\n{rows}")
+    return str(file)
+
+
+def _filters(count: int) -> list[str]:
+    return [f"f.{number}.>" for number in range(count)]
+
+
 def _audit(bench: Bench, count: int, kind: str) -> Prepared:
     replica = mirrored(bench, count, kind)
     return {
