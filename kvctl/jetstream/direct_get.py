@@ -26,8 +26,8 @@ _PLAIN = b"NATS/1.0\r\n"
 _SERVERS = b"Nats-Stream: "
 # The server's headers come last: a republished message that was stored again has older ones. They replace the two last
 # bytes of the writer's, so that they begin within a line if those were not the end of one.
-_ONE = rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
-_OF_MANY = rb"Nats-Num-Pending: (\d+)\r\nNats-Last-Sequence: (\d+)\r\n"
+_ONE = rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,20})\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+_OF_MANY = rb"Nats-Num-Pending: (\d{1,20})\r\nNats-Last-Sequence: (\d{1,20})\r\n"
 _TOLD = re.compile(_ONE + b"(?:" + _OF_MANY + b")?")
 _COUNTED = pattern(_ONE + _OF_MANY)
 
