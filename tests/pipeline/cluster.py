@@ -1,4 +1,4 @@
-"""Spark's own servers on loopback, from the pip package: a standalone cluster of one worker, and a Connect server."""
+"""Spark's own servers on loopback, from the pip package: a standalone cluster of two workers, and a Connect server."""
 
 import json
 import os
@@ -20,13 +20,14 @@ from tests.support.waiting import until
 SPARK_HOME = Path(pyspark.__file__).parent
 READY = 600.0
 """Seconds for a server of Spark to be up on a machine that is busy."""
-SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2")
-"""Options for a job on the small cluster."""
+SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.cores.max=2", "--conf", "spark.executor.cores=1")
+"""Options for a job on the small cluster: an executor on each worker."""
+WORKERS = 2
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master and a worker: the master's URL, its page, and where the worker keeps the files of its executors."""
+    """A master and its workers: the master's URL, its page, and where workers keep the files of their executors."""
 
     url: str
     page: str
@@ -35,16 +36,20 @@ class Cluster:
 
 @contextmanager
 def run_cluster(place: Path, variables: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster whose worker has these variables in its environment; its logs are in `place`."""
-    port, page, worker_page = free_ports(3)
+    """A cluster whose workers have these variables in their environment; its logs are in `place`."""
+    port, page, *worker_pages = free_ports(2 + WORKERS)
     url, work = f"spark://127.0.0.1:{port}", place / "work"
     master = ["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-    worker = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", str(worker_page), "-c", "2", "-m", "2g"]
+    worker = ["worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g", url]
+    workers = [
+        [*worker, "--webui-port", str(worker_page), "-d", str(work / str(number))]
+        for number, worker_page in enumerate(worker_pages)
+    ]
     with ExitStack() as stack:
-        for name, *options in (master, [*worker, "-d", str(work), url]):
+        for number, (name, *options) in enumerate([master, *workers]):
             command = ["spark-class", f"org.apache.spark.deploy.{name}", *options]
-            stack.enter_context(_running(command, place / f"{name}.log", environment(place, variables)))
-        until(lambda: _workers(page) == 1, what="the cluster", within=READY)
+            stack.enter_context(_running(command, place / f"{number}.log", environment(place, variables)))
+        until(lambda: _workers(page) == WORKERS, what="the cluster", within=READY)
         yield Cluster(url, f"http://127.0.0.1:{page}", work)
 
 

@@ -15,7 +15,12 @@ from typing import Any
 
 from tests.support.readme import ROOT
 
-MARKS = {"worker": b"pyspark.daemon", "planner": b"python_streaming_source_runner", "jvm": b"org.apache.spark"}
+MARKS = {
+    "worker": b"pyspark.daemon",
+    "executor": b"CoarseGrainedExecutorBackend",
+    "planner": b"python_streaming_source_runner",
+    "jvm": b"org.apache.spark",
+}
 """Whom, and what the command line holds."""
 
 
