@@ -113,9 +113,7 @@ async def export(
     job = partial(export_job.export, contents=contents, place=place, format=format, overwrite=overwrite)
     left = f"Interrupted: the export to `{place}` was not completed; run the command again"
     made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
-    if made.removed.files:
-        what = counted(made.removed.files, "file")
-        session.note(f"Replaced {what} in `{place}`: {made.removed.what}", always=True)
+    _note_replaced(session, made)
     origin, seconds = made.table.origin, round(made.seconds, 3)
     known = {"path": place.uri, "format": format, "files": len(made.table.parts), "removed": made.removed.files}
     known |= {"rows": made.table.rows, "bytes": made.table.bytes, "seconds": seconds}
@@ -126,6 +124,13 @@ async def export(
             hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
             "accept newer values",
         )
+
+
+def _note_replaced(session: Session, made: "export_job.ExportResult") -> None:
+    if made.removed.files:
+        what = counted(made.removed.files, "file")
+        stays = "; its earlier versions stay until `kvctl pipeline compact`" if made.table.version else ""
+        session.note(f"Replaced {what} in `{made.table.place}`: {made.removed.what}{stays}", always=True)
 
 
 def _contents_of(

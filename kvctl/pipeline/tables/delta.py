@@ -48,6 +48,10 @@ class CompactedFiles:
     version: int
 
 
+class CommitConflict(ConflictError):
+    """Failure of a transaction because of another one."""
+
+
 class KvTable:
     """Delta table with an origin. All methods raise KvctlErrors for errors of delta-rs and of the storage."""
 
@@ -216,7 +220,7 @@ class KvTable:
                 with explained(self.place):
                     write()
                     break
-            except ConflictError:
+            except CommitConflict:
                 self._refresh()
                 if self.offset != start or attempt == COMMITS - 1:
                     raise self._other() from None
@@ -232,7 +236,7 @@ class KvTable:
     def _other(self) -> ConflictError:
         return ConflictError(
             f"Another capture is writing into `{self.place}`",
-            hint="This one has stopped; both of them wrote nothing twice",
+            hint="This one has stopped; no revision is in the table twice",
         )
 
     def removed(self) -> set[str]:
@@ -263,7 +267,7 @@ def explained(place: TablePlace) -> Iterator[None]:
         try:
             yield
         except CommitFailedError as error:
-            raise ConflictError(f"The table in `{place}` was changed by another process: {_reason(error)}") from None
+            raise CommitConflict(f"The table in `{place}` was changed by another process: {_reason(error)}") from None
         except DeltaProtocolError as error:
             raise damaged(str(place), _reason(error)) from None
         except DeltaError as error:

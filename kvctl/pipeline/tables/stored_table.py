@@ -90,6 +90,7 @@ def occupants(place: TablePlace, *, overwrite: bool) -> RemovedFiles:
     found = place.listing()
     if not found:
         return RemovedFiles()
+    data = [size for name, size in found.items() if not name.startswith(f"{LOG}/")]
     what = "files that are not a complete export"
     if any(name.startswith(f"{LOG}/") for name in found):
         what = "a Delta table"
@@ -101,7 +102,7 @@ def occupants(place: TablePlace, *, overwrite: bool) -> RemovedFiles:
         )
     if place.precious:
         raise UsageError(f"Refusing to empty `{place}` for an export", hint="Choose a subfolder")
-    return RemovedFiles(len(found), sum(found.values()), what)
+    return RemovedFiles(len(data), sum(data), what)
 
 
 def publish(

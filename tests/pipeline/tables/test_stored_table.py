@@ -187,7 +187,7 @@ def test_foreign_delta_table_is_refused(tmp_path):
 def test_occupied_place_requires_overwrite(table, folder, tmp_path, monkeypatch):
     with pytest.raises(ConflictError, match=r"contains (an export|a Delta table)"):
         stored_table.occupants(table.place, overwrite=False)
-    assert stored_table.occupants(table.place, overwrite=True).files == len(table.place.listing())
+    assert stored_table.occupants(table.place, overwrite=True).files == 3 + (table.format == PARQUET)
     (tmp_path / "empty").mkdir()
     assert not stored_table.occupants(TablePlace(str(tmp_path / "empty")), overwrite=False).files
     with pytest.raises(ConflictError, match="not a complete export"):
