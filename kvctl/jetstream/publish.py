@@ -123,7 +123,9 @@ class Busy(WrongRevision):
 def acknowledgement_error(payload: bytes) -> KvctlError:
     """Parse the error of a negative acknowledgement."""
     try:
-        error: dict[str, Any] = parsed("", payload)["error"]
+        error: dict[str, Any] = parsed("", payload)["error"] or {}
+        if not error:
+            raise ValueError("it has neither a sequence nor an error")
     except MALFORMED as problem:
         return Unreadable(f"The server's acknowledgement is malformed: {one_line(str(problem))[:200]}")
     if error.get("err_code") in WRONG_LAST_SEQUENCE:
