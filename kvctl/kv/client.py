@@ -44,6 +44,7 @@ class Client:
     async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
         """Create a bucket from a BucketConfig, or from its name and settings; succeed if it exists with the same ones.
 
+        Unlike `kvctl bucket add`, it does not look for cycles through `republish`, in which writes circulate.
         Raises BucketExists (with another configuration), ServerError.
         """
         self.connection.context.require_writable()
