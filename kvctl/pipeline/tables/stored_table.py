@@ -131,9 +131,10 @@ def publish(
 
 
 def discard(place: TablePlace, job: str) -> None:
-    """Remove the files of a job that failed."""
+    """Remove the files of a job that failed, unless a table has them: its transaction may have succeeded."""
+    kept = {part.name for part in open_table(place).parts} if is_own(place) else set()
     names = [name for name in place.listing() if name.rpartition("/")[2].startswith(f"part-{job}-")]
-    place.remove(names)
+    place.remove(name for name in names if name not in kept)
 
 
 def is_table(place: TablePlace) -> bool:

@@ -231,6 +231,17 @@ def test_failed_job_leaves_only_what_was_there(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_failure_after_the_transaction_leaves_the_table(tmp_path):
+    place = TablePlace(str(tmp_path / "table"))
+    form = PartForm.of(place)
+    (one,) = table_parts.write([batch(1)], form)
+    stored_table.publish(place, DELTA, table_schema(), origin_of(), one.parts, overwrite=False)
+    list(table_parts.write([batch(2)], form))
+    stored_table.discard(place, form.job)
+    assert stored_table.damages(stored_table.open_table(place)) == []
+    assert len(list((tmp_path / "table").glob("*.parquet"))) == 1
+
+
 def test_statistics_find_rows_by_key_and_time(tmp_path):
     from deltalake import DeltaTable
 
