@@ -185,7 +185,7 @@ def test_show_on_a_terminal_prints_the_settings(table):
     title, _, contents, place, _, heading, *_, row = table("show", tty=True).out.splitlines()
     assert title.endswith("  table")
     assert contents.startswith("  entries 1 · stored ")
-    assert place.startswith("  partitions 4 · 1 replica on file · stream KVT_")
+    assert place.startswith("  partitions 4 · 1 stream replica on file · stream KVT_")
     assert heading == "  Partitions with entries, 1 of 4"
     assert re.fullmatch(r" +\d  [0-9a-f]{4}-[0-9a-f]{4} +1  ━━━━━━━━━━", row)
 
