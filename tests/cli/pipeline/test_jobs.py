@@ -29,7 +29,7 @@ ASKING = [
     ["export", "NOWHERE", "--to", "DIR/new"],
     ["export", "NOWHERE@main", "--to", "DIR/new"],
     ["load", "DIR/stock.parquet", "--into", "NOWHERE", "--key", "sku", "--value", "count"],
-    ["capture", "NOWHERE", "--to", "DIR/new", "--checkpoint", "DIR/kept"],
+    ["capture", "NOWHERE", "--to", "DIR/new"],
     ["audit", "NOWHERE", "OTHER"],
     ["commit", "NOWHERE@main", "--from", "DIR/stock.parquet", "-m", "x", "--key", "sku"],
 ]

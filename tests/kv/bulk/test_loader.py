@@ -612,7 +612,7 @@ async def test_a_load_into_a_stream_that_is_deleted_in_the_meantime_fails(
     if recreated:
         with pytest.raises(StreamReplaced, match="recreated during the load: rows written before are lost"):
             await load(bucket, rows, advance=replace_stream)
-        assert 0 < len([key async for key in bucket.keys()]) <= 300
+        assert len([key async for key in bucket.keys()]) < 300
     else:
         assert (await load(bucket, rows)).written == 300
 

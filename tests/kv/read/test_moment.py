@@ -60,6 +60,7 @@ def past(**kept: Any) -> Past:
 
 def surveyed(of: Past, traces: dict[str, Trace]) -> KeyHistoryScan:
     survey = KeyHistoryScan(BINDING, of.revision, KeyFilter(()), of._kept)
+    survey.complete = True  # and no revision is missing
     survey.traces = {b"$KV.B." + key.encode(): trace for key, trace in traces.items()}
     return survey
 
@@ -81,19 +82,19 @@ FOUND, NEWER, FULL = Trace(1, 3, found=3, living=True), Trace(1, 9), Trace(2, 9)
         ("it is full", {}, [], None),
     ],
 )
-def test_lost_keys_are_those_whose_entries_may_have_been_dropped(dropped, traces, named, lost):
+async def test_lost_keys_are_those_whose_entries_may_have_been_dropped(dropped, traces, named, lost):
     seen = past(dropped=dropped)
     if lost is None:
-        seen._check(surveyed(seen, traces), named)
+        await seen._check(surveyed(seen, traces), named)
     else:
         with pytest.raises(HistoryLost) as caught:
-            seen._check(surveyed(seen, traces), named)
+            await seen._check(surveyed(seen, traces), named)
         assert caught.value.keys == lost
 
 
 def test_message_of_lost_history_names_keys_moment_and_reason():
     assert past()._lost(["k"]).message == "Bucket `B` no longer holds what key `k` was at revision 7"
-    assert past(dropped="it is full")._lost([]).message == (
+    assert past()._lost([], "it is full").message == (
         "Bucket `B` no longer holds all that it held at revision 7: it is full"
     )
     assert "`kvctl history B`" in (past()._lost([]).hint or "")
