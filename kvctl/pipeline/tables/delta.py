@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from kvctl.atomic_file import flush_folder
@@ -199,8 +200,11 @@ class KvTable:
             self._refresh()
 
     def compact(self, retention: timedelta) -> CompactedFiles:
-        """Combine small files, and delete files of versions older than the retention, and those of killed jobs."""
-        hours = max(int(retention.total_seconds() // 3600), 0)
+        """Combine small files, and delete files of versions older than the retention, and those of killed jobs.
+
+        Delta's retention has full hours: a longer one is kept.
+        """
+        hours = max(ceil(retention.total_seconds() / 3600), 0)
         with explained(self.place):
             counts = self._table.optimize.compact()
             self._refresh()

@@ -65,6 +65,8 @@ def test_compaction_combines_files_and_deletes_old_ones(run, env, tmp_path):
     assert run("pipeline", "verify", str(folder), env=env).exit_code == 4, "a file is foreign"
     (folder / "mine.txt").unlink()
     assert run("pipeline", "verify", str(folder), env=env).exit_code == 0
+    made = run("pipeline", "compact", str(folder), "--vacuum", "30m", "-o", "json", env=env)
+    assert json.loads(made.stdout)["vacuumed"] == 0
     made = run("pipeline", "compact", str(folder), "--vacuum", "0s", "-o", "json", env=env)
     assert json.loads(made.stdout)["vacuumed"] == 2
     assert len(list(folder.glob("*.parquet"))) == 1
