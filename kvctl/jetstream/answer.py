@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -128,7 +129,8 @@ def parsed(endpoint: str, payload: bytes) -> dict[str, Any]:
         return answer
     words = endpoint.split(".")
     kind = ".".join(words[: 3 if words[1:2] == ["MSG"] else 2])
-    if shape := _ANSWERS.get(kind):
+    shape = _ANSWERS.get(kind)
+    if shape and not _fits(answer, shape):
         _check(answer, shape, "")
     if kind in _NAMED and answer["config"]["name"] != words[2]:
         raise ValueError(f"it is about stream `{answer['config']['name']}`")
@@ -146,6 +148,55 @@ def check_snapshot(document: dict[str, Any]) -> None:
 def check_config(config: Any) -> None:
     """Check a stream configuration in a file. Raises MALFORMED errors."""
     _check(config, _CONFIG, "")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return False if `_check` has to find what is wrong; many times faster, for listings of thousands."""
+    of = type(kind)
+    if of is str:
+        return value.isascii() if kind == TEXT and type(value) is str else _SIMPLE.get(kind, _is_number)(value)
+    if of is _Shape:
+        if type(value) is not dict:
+            return False
+        for name, item in kind.needs.items():
+            if name not in value or not _fits(value[name], item):
+                return False
+        kind = kind.others
+    elif of is list:
+        return type(value) is list and all(_fits(item, kind[0]) for item in value)
+    elif of is tuple:
+        return type(value) is str and value.isascii()
+    if type(value) is not dict:
+        return False
+    return all(name not in kind or _fits(item, kind[name]) for name, item in value.items())
+
+
+_UTC = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?Z", re.ASCII)
+
+
+def _is_utc(value: Any) -> bool:
+    return isinstance(value, str) and _UTC.fullmatch(value) is not None
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, dict) and {*map(type, value.values())} <= {str} and "".join(value.values()).isascii()
+
+
+def _is_left(value: Any) -> bool:
+    return False
+
+
+_SIMPLE: dict[str, Callable[[Any], bool]] = {
+    FLAG: lambda value: isinstance(value, bool),
+    TIME: _is_utc,
+    WORDS: _are_words,
+    **dict.fromkeys((TEXT, COUNTS, NAMES), _is_left),
+}
+"""Checks of kinds that are not numbers; what is not simple is left to `_check`."""
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and -LARGEST < value < LARGEST
 
 
 def _check(value: Any, kind: Any, path: str) -> None:
