@@ -39,10 +39,14 @@ class answer_to:  # a context manager, faster than a generator
             raise malformed(self._subject, error) from None
 
 
-def malformed(subject: str, error: BaseException | str) -> ServerError:
+class MalformedAnswer(ServerError):
+    """An answer that is not as expected: what the request writes may have been stored."""
+
+
+def malformed(subject: str, error: BaseException | str) -> MalformedAnswer:
     """Build the error for a malformed answer to a request."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return ServerError(
+    return MalformedAnswer(
         f"The server's answer to `{subject}` is malformed: {one_line(text)[:200]}",
         hint="The server is not a NATS server that kvctl knows, or something between changed its answer",
     )
@@ -102,6 +106,7 @@ _ANSWERS = {
     **dict.fromkeys(("CONSUMER.CREATE", "CONSUMER.INFO"), _CONSUMER),
     "STREAM.LIST": _Shape({}, {**_PAGE, "streams": [_STREAM]}),
     "STREAM.NAMES": _Shape({}, {**_PAGE, "streams": [TEXT]}),
+    **dict.fromkeys(("STREAM.DELETE", "CONSUMER.DELETE", "STREAM.MSG.DELETE"), _Shape({"success": FLAG})),
     "STREAM.PURGE": _Shape({"purged": NUMBER}),
     "STREAM.MSG.GET": _Shape({"message": _STORED}),
     "STREAM.SNAPSHOT": _Shape({"config": _CONFIG, "state": _STATE}),

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown, Unanswered
 from kvctl.jetstream import streams
+from kvctl.jetstream.answer import MalformedAnswer
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference, differences, overlaid
 from kvctl.jetstream.config_text import STREAM, Config
@@ -29,6 +30,8 @@ from kvctl.phrases import indented
 Info = TypeVar("Info", bound=Mapping[str, Any])
 """Answer of the server that has the stored configuration as `config`, and `created`."""
 
+UNCERTAIN = (Unanswered, MalformedAnswer)
+"""Errors of a write that may have been stored."""
 READ_BACK_INTERVAL_S = 0.1
 EDIT_ATTEMPTS = 5
 """Number of times that a change overwritten by others is written again."""
@@ -118,7 +121,7 @@ async def create_new(target: EditTarget[Info], wanted: Config) -> Info:
     """
     try:
         made = await target.create(wanted)
-    except Unanswered as error:
+    except UNCERTAIN as error:
         found = await _found_after(error, target, "created", lambda info: info is not None)
         assert found is not None
         if _lacking(target, wanted, found):
@@ -166,7 +169,7 @@ async def _update(target: EditTarget[Info], before: Config, after: Config, chang
     """
     try:
         info = await target.update(after)
-    except Unanswered as error:
+    except UNCERTAIN as error:
 
         def done(found: Info | None) -> bool:
             return found is not None and not _dropped(target, before, after, found, changed)
@@ -184,17 +187,17 @@ async def delete(target: EditTarget[Info]) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
     try:
         await target.delete()
-    except Unanswered as error:
+    except UNCERTAIN as error:
         await _found_after(error, target, "deleted", lambda info: info is None)
 
 
 async def _found_after(
     error: KvctlError, target: EditTarget[Info], verb: str, done: Callable[[Info | None], bool]
 ) -> Info | None:
-    """Read the target until a change with a lost answer appears, for at most the connection's timeout."""
+    """Read the target until a change with a lost or malformed answer appears, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
     while True:
-        with suppress(Away):
+        with suppress(Away, MalformedAnswer):
             info = await target.find()
             if done(info):
                 return info

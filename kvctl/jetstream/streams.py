@@ -23,6 +23,7 @@ from kvctl.errors import (
     StreamOffline,
     UsageError,
 )
+from kvctl.jetstream.answer import MalformedAnswer
 from kvctl.jetstream.api import OFFLINE_HINT, Api, all_pages
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, parsed_sources
 from kvctl.phrases import counted, quoted
@@ -123,7 +124,7 @@ async def seal(api: Api, config: StreamConfig) -> None:
     """Make a stream permanently read-only; its entries no longer expire. Raises as `update`."""
     try:
         await update(api, {**config, "sealed": True})
-    except RequestTimeout:
+    except (RequestTimeout, MalformedAnswer):
         if not (await info(api, config["name"]))["config"].get("sealed"):
             raise
 

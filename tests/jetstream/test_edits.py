@@ -1,15 +1,20 @@
 """Changes of streams and consumers: what got no answer is looked after, what a server drops is found."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import kvctl
+from kvctl.contexts import Context
 from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, RequestTimeout, StreamNotFound
 from kvctl.jetstream import edits, streams
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.edits import merge
+from tests.support.proxy import DOWN, Proxy, Replace, Swallow
 
 Config = dict[str, Any]
 Send = Callable[[Config], Awaitable[Config]]
@@ -67,6 +72,23 @@ async def test_change_with_a_lost_answer_is_found(target, name):
     await edits.delete(replace(target, delete=delete))
     with pytest.raises(StreamNotFound):
         await target.read()
+
+
+async def test_change_with_a_malformed_answer_is_found_or_unknown(own_server, name):
+    with Proxy(own_server.url) as proxy:
+        answers = re.compile(rb'"type":"io\.nats\.jetstream\.api\.v1\.stream_(create|update|delete)_response"')
+        proxy.on(answers, lambda frame: Replace(frame.replace(b'":', b'";')), way=DOWN, times=None)
+        async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=1))) as client:
+            target = edits.stream(client.api, name)
+            assert (await edits.create(target, {"name": name}))[1]
+            before = await target.read()
+            info = await edits.edit(target, before, before["config"] | {"description": "changed"})
+            assert info["config"]["description"] == "changed"
+            await edits.delete(target)
+            assert await target.find() is None
+            proxy.on(b"STREAM.INFO", Swallow(), times=None)
+            with pytest.raises(OutcomeUnknown, match="is malformed"):
+                await edits.create_new(target, {"name": name})
 
 
 async def test_lost_creation_never_deletes_the_stream_of_another_client(target, name):
