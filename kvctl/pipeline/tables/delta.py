@@ -20,7 +20,7 @@ from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.tables.origin import Part, TableOrigin, check_name, damaged, decode, encode
-from kvctl.pipeline.tables.parts import hash_in
+from kvctl.pipeline.tables.parts import hash_in, is_data
 from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class KvTable:
         """Open the last, or another, version of a table; None if there is none. Raises ConflictError if damaged."""
         from deltalake import DeltaTable
 
+        if place.path is not None and (place.path / LOG).is_symlink():
+            raise damaged(str(place), f"its `{LOG}` is a link")
         with explained(place):
             if not DeltaTable.is_deltatable(place.uri, place.delta_options()):
                 return None
@@ -202,15 +204,19 @@ class KvTable:
     def compact(self, retention: timedelta) -> CompactedFiles:
         """Combine small files, and delete files of versions older than the retention, and those of killed jobs.
 
-        Delta's retention has full hours: a longer one is kept.
+        Delta's retention has full hours: a longer one is kept. Raises ConflictError for files of another folder.
         """
         hours = max(ceil(retention.total_seconds() / 3600), 0)
+        _ = self.parts
         with explained(self.place):
             counts = self._table.optimize.compact()
             self._refresh()
-            removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
             unfinished = max(hours, int(UNFINISHED.total_seconds() // 3600))
-            removed += self._table.vacuum(unfinished, dry_run=False, enforce_retention_duration=False, full=True)
+            old = {*self._table.vacuum(hours, enforce_retention_duration=False)}
+            old |= {*self._table.vacuum(unfinished, enforce_retention_duration=False, full=True)}
+            # Not by delta-rs, which would follow links to folders elsewhere, and delete files of others, too.
+            removed = [name for name in self.place.listing() if name in old and is_data(name)]
+            self.place.remove(removed)
             self._table.create_checkpoint()
             self._table.cleanup_metadata()
         self._refresh()

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from kvctl.errors import ConflictError, NotFoundError, UsageError
 from kvctl.pipeline.jobs.export import table_schema
 from kvctl.pipeline.tables import parts as table_parts
 from kvctl.pipeline.tables import stored_table
-from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.delta import LOG, KvTable
 from kvctl.pipeline.tables.origin import Part, TableOrigin, decode, encode
 from kvctl.pipeline.tables.parts import PartForm, WrittenRows
 from kvctl.pipeline.tables.storage import TablePlace
@@ -265,3 +265,41 @@ def test_concurrent_creations_make_one_table(tmp_path):
     stored(tmp_path / "table", DELTA, [1])
     with pytest.raises(ConflictError, match="created by another process"):
         KvTable.create(place, table_schema(), origin_of(), [])
+
+
+def test_compaction_deletes_nothing_of_others(tmp_path):
+    """Neither in a folder that a link leads to, although Delta's log names it, nor a file that no job left."""
+    table, outside = stored(tmp_path / "table", DELTA, [1], [2, 3]), tmp_path / "outside"
+    folder = Path(table.place.uri)
+    outside.mkdir()
+    (folder / "sub").symlink_to(outside)
+    precious = [outside / "a.parquet", outside / table.parts[0].name, folder / "notes.txt"]
+    for path in precious:
+        path.write_text("x")
+        os.utime(path, (0, 0))
+    remove = {"path": f"sub/{table.parts[0].name}", "deletionTimestamp": 0, "dataChange": True, "size": 1}
+    (folder / LOG / f"{1:020}.json").write_text(json.dumps({"remove": remove}) + "\n")
+    opened = KvTable.find(table.place)
+    assert opened is not None
+    done = opened.compact(timedelta())
+    assert (done.removed, done.vacuumed) == (2, 2)
+    assert [path.exists() for path in precious] == [True, True, True]
+
+
+def test_link_to_the_log_of_another_table_is_refused(tmp_path):
+    other = stored(tmp_path / "other", DELTA, [1], [2])
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / LOG).symlink_to(tmp_path / "other" / LOG)
+    with pytest.raises(ConflictError, match="its `_delta_log` is a link"):
+        KvTable.find(TablePlace(str(tmp_path / "table")))
+    assert stored_table.open_table(other.place).version == 0
+
+
+def test_compaction_of_a_table_with_files_elsewhere_is_refused(tmp_path):
+    table = stored(tmp_path / "table", DELTA, [1], [2])
+    add = {"path": "../x.parquet", "size": 1, "partitionValues": {}, "modificationTime": 0, "dataChange": True}
+    (tmp_path / "table" / LOG / f"{1:020}.json").write_text(json.dumps({"add": add}) + "\n")
+    opened = KvTable.find(table.place)
+    assert opened is not None
+    with pytest.raises(ConflictError, match="it names the file"):
+        opened.compact(timedelta())
