@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import UsageError
 from kvctl.kv.bulk.rows import Row, header_of
-from kvctl.kv.entry import Operation, operation_of
+from kvctl.kv.entry import OPERATION_HEADER, Operation, operation_of
 from kvctl.kv.names import check_key, check_keys
 from kvctl.pipeline.read.columns import TYPES
 from kvctl.pipeline.tables.file_rows import PROBLEM
@@ -185,8 +185,13 @@ def _add_headers(chunk: RowChunk, columns: dict[str, Any]) -> None:
 def _header(key: str, operation: str | None, headers: list[tuple[str, str]] | None, ttl: float | None) -> bytes:
     if operation is not None and operation not in Operation.__members__:
         raise UsageError(f"`{operation}` is not an operation: use PUT, DEL or PURGE")
-    asked = {"headers": dict(headers or ()), "ttl": ttl}
-    return header_of(key, Operation(operation or "PUT"), asked)
+    named, asked = dict(headers or ()), Operation(operation or "PUT")
+    header = header_of(key, asked, {"headers": named, "ttl": ttl})
+    stored = _operation_in(header)
+    # Earlier exports have DEL for markers of expired keys, which a reason tells.
+    if stored is not asked and (asked is Operation.PUT or OPERATION_HEADER.decode() in named):
+        raise UsageError(f"The operation is {asked}, but its headers make it a {stored}")
+    return header
 
 
 def _add_expected(chunk: RowChunk, revisions: list[int | None]) -> None:

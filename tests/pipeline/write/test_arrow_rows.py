@@ -113,6 +113,30 @@ def test_headers_with_server_side_effects_are_not_written():
     assert chunk.header(0) == b"NATS/1.0\r\nColor: red\r\n\r\n"
 
 
+@pytest.mark.parametrize(
+    ("operation", "header", "stored"),
+    [
+        ("PUT", ("KV-Operation", "DEL"), "DEL"),
+        (None, ("KV-Operation", "PURGE"), "PURGE"),
+        ("PUT", ("KV-Operation", "odd"), "DEL"),
+        ("PUT", ("Nats-Marker-Reason", "MaxAge"), "PURGE"),
+        ("DEL", ("KV-Operation", "PURGE"), "PURGE"),
+        ("PURGE", ("KV-Operation", "DEL"), "DEL"),
+        ("DEL", ("KV-Operation", "odd"), None),
+        ("DEL", ("Nats-Marker-Reason", "MaxAge"), None),
+        ("PUT", ("kv-operation", "DEL"), None),
+    ],
+)
+def test_row_whose_headers_are_another_operation_is_refused(operation, header, stored):
+    """Readers would see a value as deleted."""
+    kinds = [("key", pa.string()), ("value", pa.binary()), ("operation", pa.string())]
+    kinds.append(("headers", pa.map_(pa.string(), pa.string())))
+    rows = [{"key": "a", "value": b"x", "operation": operation, "headers": [header]}]
+    chunk = chunk_of(pa.RecordBatch.from_pylist(rows, pa.schema(kinds)), 0, WriteMode.PUT)
+    asked = operation or "PUT"
+    assert chunk.bad == ({0: f"The operation is {asked}, but its headers make it a {stored}"} if stored else {})
+
+
 def test_a_condition_needs_a_revision():
     kinds = [("key", pa.string()), ("value", pa.binary()), ("revision", pa.int64()), ("operation", pa.string())]
     rows = [{"key": f"k{n}", "value": b"", "revision": n, "operation": "DEL"} for n in (0, None, -1, 7)]
