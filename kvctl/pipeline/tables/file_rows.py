@@ -188,9 +188,14 @@ def read_table(engine: Engine, place: TablePlace, format: str, key: str, value: 
 
 
 def _table(spark: SparkSession, place: TablePlace, format: str) -> DataFrame:
-    """Read the table as it is; a separate column has each malformed row."""
+    """Read the table as it is; a separate column has each malformed row. Nested JSON is its text, not parsed."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
     reader = spark.read.format("csv" if format == "tsv" else format).options(**_table_options(format))
     found = reader.load(_inferred(place, format))
+    if format == "json" and any(_nested(type) for _, type in found.dtypes):
+        texts = [StructField(field.name, StringType()) for field in found.schema]
+        return reader.schema(StructType(texts)).load(literal(place))
     if format not in ("csv", "tsv") or not found.columns:
         return found
     return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(place))
@@ -236,12 +241,16 @@ def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
     """Return a column of any type as bytes; an empty field of a table is an empty value."""
     if type == "binary":
         return column
-    if type.startswith(("struct", "array", "map", "variant")):
+    if _nested(type):
         return f"cast(to_json({column}) as binary)"
     text = f"cast({column} as string)"
     text = f"coalesce({text}, '')" if blank else text
     plain = f"cast({text} as binary)"
     return f"case when encoding = 'base64' then try_to_binary({text}, 'base64') else {plain} end" if encoded else plain
+
+
+def _nested(type: str) -> bool:
+    return type.startswith(("struct", "array", "map", "variant"))
 
 
 def _table_options(format: str) -> Mapping[str, str]:
