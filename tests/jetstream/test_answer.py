@@ -45,7 +45,7 @@ LINES = [line.split() for line in COMMANDS.replace("\n", ";").split(";") if line
 STDIN = b'{"key": "w", "value": "1"}\n'
 TRANSACTION = b'{"then": [{"put": "w", "value": "1"}]}\n'
 EXITS = {*range(10)}
-RUNS = 60
+RUNS = 40
 """Commands of the default run."""
 
 
@@ -158,7 +158,7 @@ async def collected(items: AsyncGenerator[Any, None]) -> list[Any]:
 @pytest.mark.guarantee("commands-15", by="oracle")
 async def test_malformed_answers_to_the_library_are_errors_of_the_server(world, seed, steps):
     url, _ = world
-    for number in range(steps(RUNS) // 2):
+    for number in range(steps(RUNS) // 4):
         chance = random.Random(seed * 1_000_003 + number)
         with Proxy(url) as proxy:
             changing(proxy, chance, chance.choice((0.1, 0.3, 1)))
