@@ -80,4 +80,13 @@ def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
     module = import_module(f"kvctl.{_HOMES[name]}")
+    if _HOMES[name] == "kv.client":
+        module.refuse_cycles = _refuse_cycles  # type: ignore[attr-defined]
     return module if name == "errors" else getattr(module, name)
+
+
+async def _refuse_cycles(api: "Any", config: "Any") -> None:
+    """Ask topology, which knows the other streams, for a client of buckets, which lies below. Raises HazardRefused."""
+    from importlib import import_module
+
+    await import_module("kvctl.topology.survey.origin_lookup").refuse_cycles(api, config)

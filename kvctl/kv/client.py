@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,21 @@ from kvctl.connection import Connection
 from kvctl.connection import connect as open_connection
 from kvctl.contexts import Context, ContextStore, resolve
 from kvctl.errors import UsageError
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import context as streams_and_consumers
 from kvctl.kv import catalog
 from kvctl.kv import config as configs
+from kvctl.kv import settings as fields
 from kvctl.kv.bucket import Bucket
 
 if TYPE_CHECKING:
     from kvctl.jetstream.consumers.context import JetStream
+    from kvctl.jetstream.stream_info import StreamConfig
     from kvctl.kv.config import BucketConfig, BucketStatus
+
+refuse_cycles: Callable[[Api, StreamConfig], Awaitable[None]] | None = None
+"""Raises HazardRefused for a stream whose writes would circulate. The package sets it: topology lies above buckets."""
 
 
 class Client:
@@ -44,20 +50,22 @@ class Client:
     async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
         """Create a bucket from a BucketConfig, or from its name and settings; succeed if it exists with the same ones.
 
-        Unlike `kvctl bucket add`, it does not look for cycles through `republish`, in which writes circulate.
-        Raises BucketExists (with another configuration), ServerError.
+        Raises BucketExists (with another configuration), HazardRefused (writes would circulate through `republish`),
+        ServerError.
         """
         self.connection.context.require_writable()
         wanted = _config(config, settings)
+        await self._refuse_cycles(wanted)
         await catalog.create(self.api, wanted)
         return self.bucket(wanted.name)
 
     async def update_bucket(self, config: BucketConfig) -> Bucket:
         """Apply this configuration to an existing bucket; stream fields that BucketConfig does not cover are kept.
 
-        Smaller limits delete data beyond them. Raises BucketNotFound, ServerError.
+        Smaller limits delete data beyond them. Raises BucketNotFound, HazardRefused (as `create_bucket`), ServerError.
         """
         self.connection.context.require_writable()
+        await self._refuse_cycles(config)
         await catalog.update(self.api, config)
         return self.bucket(config.name)
 
@@ -65,6 +73,7 @@ class Client:
         """Create the bucket, or apply the configuration to the existing one. Raises as both."""
         self.connection.context.require_writable()
         wanted = _config(config, settings)
+        await self._refuse_cycles(wanted)
         await catalog.create_or_update(self.api, wanted)
         return self.bucket(wanted.name)
 
@@ -88,6 +97,16 @@ class Client:
     async def close(self) -> None:
         """Close the connection."""
         await self.connection.close()
+
+    async def _refuse_cycles(self, config: BucketConfig) -> None:
+        """Raise HazardRefused if the bucket would, by its new republishing, receive its own writes."""
+        if config.republish is None or refuse_cycles is None:
+            return
+        wanted = config.to_stream()
+        info = await streams.find(self.api, wanted["name"])
+        before: StreamConfig = info["config"] if info else {}
+        if fields.SETTINGS["republish"].from_stream(before) != config.republish:
+            await refuse_cycles(self.api, {**wanted, **before, "republish": wanted["republish"]})
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, parsed
 from kvctl.kv import resolve, stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
 from kvctl.suggest import did_you_mean
-from kvctl.topology.hazards import cycle
+from kvctl.topology.hazards import cycle, hazards
 from kvctl.topology.hazards.cycle import Node, Replication
 from kvctl.topology.hazards.hazards import CYCLE, MISSING_ORIGIN, UNCONNECTED, Hazard, name_of
 from kvctl.topology.model.origins import External, Origin
@@ -192,6 +192,11 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> 
         cycle.refuse_doubled(name_of(config), readings, target)
     certain = [cycle.hazard(cycle.beginning_with(nodes, target), "domain ") for nodes in found]
     return [*certain, *(hazard for item in seen for hazard in _suspected_of(config["name"], item))]
+
+
+async def refuse_cycles(api: Api, config: StreamConfig) -> None:
+    """Raise HazardRefused if the stream of this configuration would read itself."""
+    hazards.refuse(await cycles(api, config, ()), None, f"`{name_of(config)}` was not changed")
 
 
 async def republishing(api: Api, config: StreamConfig) -> list[str]:

@@ -128,6 +128,21 @@ async def test_cycle_through_republishing(client, raw, unique):
         raw.api(f"STREAM.DELETE.KV_{name}")
 
 
+async def test_library_refuses_a_cycle_through_republishing(client, unique):
+    one, other = unique(), unique()
+    await client.create_bucket(one, republish=Republish(f"$KV.{one}.>", f"$KV.{other}.>"))
+    back = kvctl.BucketConfig(other, republish=Republish(f"$KV.{other}.>", f"$KV.{one}.>"))
+    for change in (client.create_bucket, client.create_or_update_bucket):
+        assert f"`{other}` <- `{one}` <- `{other}`" in await refused(change(back))
+    await client.create_bucket(other)
+    for change in (client.update_bucket, client.create_or_update_bucket):
+        assert "every write would circulate" in await refused(change(back))
+    assert not (await client.bucket(other).status()).config.get("republish")
+    await client.create_bucket(one, republish=Republish(f"$KV.{one}.>", f"$KV.{other}.>"))  # as it is
+    for name in (one, other):
+        await client.delete_bucket(name)
+
+
 async def test_aggregate_of_a_bucket_that_is_republished_into_by_it_is_refused(client, raw, unique):
     bucket, aggregate = unique(), unique("G")
     raw.create_bucket(bucket, republish={"src": f"$KV.{bucket}.>", "dest": f"$KV.{aggregate}.>"})
