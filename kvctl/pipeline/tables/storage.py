@@ -104,7 +104,7 @@ class TablePlace:
                 yield stream
 
     def write(self, name: str, data: BinaryIO) -> None:
-        """Create a file with the rest of `data`, flushed to disk. Raises KvctlError."""
+        """Create a file with the rest of `data`, flushed to disk, or none. Raises KvctlError."""
         with self.explained("write"):
             if self.path is None:
                 with self._fs.open_output_stream(self._inside(name)) as stream:
@@ -114,9 +114,13 @@ class TablePlace:
             target = self.path / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(os.open(target, _NEW, 0o666), "wb") as file:
-                shutil.copyfileobj(data, file, _COPY_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
+                try:
+                    shutil.copyfileobj(data, file, _COPY_BYTES)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except BaseException:  # the rest of a file would fill a full disk up, once for each attempt
+                    target.unlink(missing_ok=True)
+                    raise
 
     def move(self, old: str, new: str) -> None:
         """Rename a file."""

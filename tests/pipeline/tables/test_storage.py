@@ -1,10 +1,13 @@
 """Places of tables: paths and URLs, and options that never show."""
 
+import errno
+import io
+import os
 import pickle
 
 import pytest
 
-from kvctl.errors import UsageError
+from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.tables.storage import TablePlace
 
 
@@ -56,3 +59,15 @@ def test_links_are_neither_followed_nor_written_through(tmp_path):
     assert place.sizes(["linked"]) == {}
     with pytest.raises(OSError), place.opened("linked"):  # noqa: PT011
         pass
+
+
+def test_file_that_cannot_be_completed_is_removed(tmp_path):
+    class Full(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.tell():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().read(1)
+
+    with pytest.raises(KvctlError, match="No space left"):
+        TablePlace(str(tmp_path)).write("part", Full(b"xy"))
+    assert list(tmp_path.iterdir()) == []
