@@ -81,7 +81,7 @@ class FileShare:
 
 def shares(table: StoredTable) -> list[FileShare]:
     """Return the tasks' shares in the rows of a table of kvctl."""
-    counts = [(part.name, -(-part.bytes // SHARE_BYTES)) for part in table.parts if part.rows]
+    counts = [(part.name, -(-part.bytes // SHARE_BYTES)) for part in table.parts]
     return [FileShare(table.place, name, number, count) for name, count in counts for number in range(count)]
 
 

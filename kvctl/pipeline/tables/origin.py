@@ -48,6 +48,8 @@ class TableOrigin:
     """Snapshot revision of an export: the one at which it equals the bucket."""
     newer: int = 0
     """Rows newer than the cut, because the bucket no longer had their values at the cut."""
+    rows: int | None = None
+    """Number of rows of an export: the log of a Delta table may be changed so that it names fewer files."""
     mode: str
     filters: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()

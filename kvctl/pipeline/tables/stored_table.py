@@ -109,6 +109,7 @@ def publish(
     place: TablePlace, format: str, schema: pa.Schema, origin: TableOrigin, parts: Sequence[Part], *, overwrite: bool
 ) -> StoredTable:
     """Make a table of files that are there, in place of former content. Raises KvctlError, ConflictError."""
+    origin = replace(origin, rows=sum(part.rows for part in parts))
     place.flush(STAGING if format == PARQUET else "")
     if format == DELTA:
         before = place.listing() if overwrite else {}
@@ -184,6 +185,9 @@ def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damag
     extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
     compared = in_parallel(lambda part: _compared(place, part, advance), table.parts)
+    if table.origin.rows not in (None, table.rows):
+        detail = f"`{LOG}` names files with {table.rows} rows instead of {table.origin.rows}"
+        found.append(Damage(LOG, "changed", detail))
     return sorted([*found, *(damage for damage in compared if damage)])
 
 

@@ -128,6 +128,7 @@ def test_file_that_delta_rs_wrote_is_read_completely(tmp_path):
     data = pq.read_table(tmp_path / "table" / table.parts[0].name)
     pq.write_table(data, tmp_path / "table" / "own.parquet")
     part = Part("own.parquet", (tmp_path / "table" / "own.parquet").stat().st_size, 1, None)
+    table = replace(table, origin=replace(table.origin, rows=None))
     assert stored_table.damages(replace(table, parts=(part,))) == []
     assert [item.problem for item in stored_table.damages(replace(table, parts=(replace(part, rows=2),)))] == [
         "changed"
@@ -303,3 +304,23 @@ def test_compaction_of_a_table_with_files_elsewhere_is_refused(tmp_path):
     assert opened is not None
     with pytest.raises(ConflictError, match="it names the file"):
         opened.compact(timedelta())
+
+
+@pytest.mark.parametrize("form", ["missing", "without rows"])
+def test_log_that_names_fewer_rows_is_damaged(form, tmp_path):
+    """The files that it does not name look like the rest of a killed job."""
+    table = stored(tmp_path / "table", DELTA, [1], [2, 3])
+    log = Path(table.place.uri) / LOG / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    last = next(line for line in reversed(lines) if "add" in line)
+    if form == "missing":
+        lines.remove(last)
+    else:
+        del last["add"]["stats"]
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = stored_table.open_table(table.place)
+    (damage,) = stored_table.damages(found)
+    assert damage.file == LOG
+    assert "rows instead of 3" in damage.detail
+    with pytest.raises(ConflictError, match="`_delta_log` names files with"):
+        stored_table.require_whole(found)
