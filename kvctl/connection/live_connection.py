@@ -83,7 +83,7 @@ class Connection:
     def server_version(self) -> tuple[int, ...]:
         """Version of the server, as in (2, 15, 1)."""
         text = str(self._client.facts.get("version", "0"))
-        return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+        return tuple(int(part) for part in re.findall(r"\d{1,9}", text)[:3])
 
     @property
     def server_info(self) -> dict[str, Any]:

@@ -154,7 +154,7 @@ _versions: WeakKeyDictionary[Connection, dict[tuple[int, str, str], tuple[int, .
 def version_of(info: StreamInfo) -> tuple[int, ...]:
     """Return the version of the server that answered for the stream; 2.10 if it does not say: servers since 2.11 do."""
     text = (info["config"].get("metadata") or {}).get("_nats.ver", "2.10")
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", text)[:3])
 
 
 async def version(api: Api, stream: str) -> tuple[int, ...]:

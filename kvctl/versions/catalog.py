@@ -216,7 +216,7 @@ def is_repository(stream: StreamConfig) -> bool:
 def layout(stream: StreamConfig) -> int:
     """Return the layout version of a repository's records."""
     text = stream["metadata"][LAYOUT]
-    return int(text) if text.isdecimal() else VERSION + 1
+    return int(text[:9]) if text.isdecimal() else VERSION + 1
 
 
 def stream_name(repository: str) -> str:

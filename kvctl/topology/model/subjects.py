@@ -181,7 +181,7 @@ def wildcard_number(token: str) -> int | None:
     """
     found = _PLACE.match(token)
     if found:
-        return int(found[1] or found[2])
+        return int((found[1] or found[2]).lstrip("0")[:9] or 0)  # no subject has as many wildcards
     if "{{" in token or (token.startswith("$") and token[1:].isdigit()):
         raise UnknownTransform(f"`{token}` is a transform function that kvctl does not know")
     return None

@@ -183,6 +183,12 @@ def test_filter_lands_without_its_literal_head(text, dest):
     assert pattern_of(dest) == re.sub(r"[$]\d", "*", dest) == pattern_of(places(dest))
 
 
+def test_number_of_a_wildcard_may_be_of_any_length():
+    for token in (f"${'9' * 5000}", f"{{{{wildcard({'9' * 5000})}}}}"):
+        assert (wildcard_number(token) or 0) > 10**8
+    assert wildcard_number(f"${'0' * 5000}1") == 1
+
+
 def test_wildcard_is_parsed_in_both_notations():
     assert [wildcard_number(token) for token in ("$1", "$12", "{{wildcard(3)}}", "{{ Wildcard( 4 ) }}")] == [
         1,
