@@ -13,6 +13,9 @@ _NEVER = "0001-01-01T00:00:00Z"
 def of_stream(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
     """Return all facts of a stream; of an `offline` one, what only its servers know is null."""
     config, contents = info["config"], _contents(info)
+    cluster = info.get("cluster") or {}
+    leaderless = cluster.get("replicas") and not cluster.get("leader")
+    placed = (config.get("placement") or {}).get("cluster")  # another server answers for an offline one, with its own
     return {
         "name": config["name"],
         "stream": config["name"],
@@ -26,9 +29,9 @@ def of_stream(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
         "created": format_time(parse_utc(info["created"])),
         "origins": origin_rows(config),
         "description": config.get("description") or None,
-        "cluster": (info.get("cluster") or {}).get("name") or None,
+        "cluster": (placed if offline else cluster.get("name")) or None,
         "config": config,
-        "state": "offline" if offline else None,
+        "state": "offline" if offline else "no leader" if leaderless else None,
         **(dict.fromkeys(contents) if offline else contents),
     }
 

@@ -90,10 +90,12 @@ def show_config(
     With `schema` it is a plain stream or a consumer.
     """
     if schema is not None:
-        show_planned(session, "create", what, document(config), _lines(config_diff.differences({}, config, schema)))
+        lines = _lines(config_diff.differences({}, config, schema), new=True)
+        show_planned(session, "create", what, document(config), lines)
         return
     change = description.of_stream(config, live)
-    lines, effects = _lines(description.differences(change)), [*description.remarks(change), *remarks]
+    lines = _lines(description.differences(change), new=live is None)
+    effects = [*description.remarks(change), *remarks]
     # A name that other commands take, not that of the stream.
     view = document({"name": change.name} if session.output == "name" else config)
     show_planned(session, str(change.action), what, view, lines, effects, needed)
@@ -191,8 +193,8 @@ def _differences_view(found: "Sequence[config_diff.Difference]", empty: str, *, 
     return View(columns=columns("field before after"), rows=rows, name="field", empty=empty)
 
 
-def _lines(found: "Iterable[config_diff.Difference]") -> list[tuple[str, str]]:
-    return [line for item in found for line in description.difference_lines(item)]
+def _lines(found: "Iterable[config_diff.Difference]", *, new: bool = False) -> list[tuple[str, str]]:
+    return [line for item in found for line in description.difference_lines(item, new=new)]
 
 
 def _plain(item: "config_diff.Difference") -> dict[str, Any]:

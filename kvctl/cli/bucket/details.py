@@ -289,21 +289,27 @@ def dependent_row(item: "graph.Dependent", health: "health_health.ReplicaHealth 
     }
 
 
-def cluster_row(cluster: Cluster, name: str | None = None) -> dict[str, Any] | None:
-    """Return the JSON object of the servers that hold a stream; `name` is the cluster of one that does not answer."""
-    if not cluster and not name:
+def cluster_row(cluster: Cluster, placed: str | None = None, *, offline: bool = False) -> dict[str, Any] | None:
+    """Return the JSON object of the servers that hold a stream.
+
+    Of an offline one, the cluster is the one it was placed in: another server answers, with its own cluster and zeros.
+    Of a peer that went away without a leader, the zeros are no report either.
+    """
+    if not cluster and not placed:
         return None
     peers = [
         {
             "name": peer["name"],
             "current": bool(peer.get("current")),
             "offline": bool(peer.get("offline")),
-            "last_seen": None if name else peer.get("active", 0) / 1e9,
-            "lag": None if name else peer.get("lag", 0),
+            "last_seen": peer.get("active", 0) / 1e9 if known else None,
+            "lag": peer.get("lag", 0) if known else None,
         }
         for peer in cluster.get("replicas") or []
+        for known in [not offline and bool(peer.get("active") or not peer.get("offline"))]
     ]
-    return {"name": name or cluster.get("name") or None, "leader": cluster.get("leader") or None, "replicas": peers}
+    name = placed if offline else cluster.get("name")
+    return {"name": name or None, "leader": cluster.get("leader") or None, "replicas": peers}
 
 
 def _stored(status: "kv_config.BucketStatus", *, offline: bool = False) -> dict[str, Any]:
@@ -314,7 +320,7 @@ def _stored(status: "kv_config.BucketStatus", *, offline: bool = False) -> dict[
 
 def _offline(found: "overview.Overview") -> dict[str, Any]:
     """Return the JSON object of a stream whose servers do not answer, as far as others know it."""
-    cluster = cluster_row((found.info.get("cluster") if found.info else None) or {}, found.cluster)
+    cluster = cluster_row((found.info.get("cluster") if found.info else None) or {}, found.cluster, offline=True)
     if found.info is not None:
         return {**_stored(kv_config.BucketStatus.from_info(found.info), offline=True), "cluster": cluster}
     known = {"name": found.name, "stream": found.stream, "kind": "mirror" if found.clue else "unknown"}

@@ -389,7 +389,7 @@ def stream_row(info: StreamInfo, *, offline: bool = False) -> dict[str, Any]:
         STREAM,
         of_stream(info, offline=offline),
         kind=_kind(info, {}),
-        cluster=cluster_row(info.get("cluster") or {}, placed),
+        cluster=cluster_row(info.get("cluster") or {}, placed, offline=offline),
         origins=[_origin(origin) for origin in source_states(info)],
         alternates=info.get("alternates") or [],
     )

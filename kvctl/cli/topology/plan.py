@@ -93,7 +93,7 @@ def plan_markdown(plan: "plan_change.TopologyPlan", forced: Collection[str] = ()
             "<br>".join(
                 markdown.plain(f"{field}: {text}" if field else text)
                 for item in description.differences(change)
-                for field, text in description.difference_lines(item)
+                for field, text in description.difference_lines(item, new=change.live is None)
             ),
             "<br>".join(map(markdown.prose, description.remarks(change))),
         )
@@ -123,7 +123,8 @@ def _lines(change: "plan_change.ResourceChange", forced: Collection[str], colore
     def styled(text: str, style: str) -> str:
         return paint(escape(text), style if colored else "")
 
-    lines = [line for item in description.differences(change) for line in description.difference_lines(item)]
+    found, new = description.differences(change), change.live is None
+    lines = [line for item in found for line in description.difference_lines(item, new=new)]
     what, effects = description.title(change), description.remarks(change)
     yield from change_lines(str(change.action), what, lines, effects, colored=colored)
     for name in dict.fromkeys(hazard.name for hazard in change.hazards):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 
 from kvctl.errors import KvctlError, NoResponders, RequestTimeout
@@ -20,6 +21,7 @@ from kvctl.topology.model.subjects import KeyMapping
 from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
 from kvctl.topology.survey.inventory import lost_majority, servers, silence
 from kvctl.topology.survey.origin_lookup import PATIENCE
+from kvctl.units import format_duration
 
 SECOND_LOOK = 1.0
 """Seconds before a late replica is examined again, to see whether anything arrives."""
@@ -61,6 +63,10 @@ class Health(StrEnum):
     """Its servers do not answer."""
 
 
+_UNHEARD = (Health.OFFLINE_ORIGIN, Health.MISSING_ORIGIN, Health.SILENT)
+"""States in which nothing comes from the origin, and the last reported lag, often 0, is no longer true."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
     """Health of one replica for one of its origins."""
@@ -81,10 +87,10 @@ class ReplicaHealth:
 
     @property
     def lag(self) -> int | None:
-        """Missing messages as the server reports them; None without a report, or of an origin that is away."""
+        """Missing messages as the server reports them; None without a report, or without a connection to the origin."""
         upstream = self.link.upstream
         known = not self.link.silent and upstream.last_seen is not None
-        return upstream.lag if known and self.state is not Health.OFFLINE_ORIGIN else None
+        return upstream.lag if known and self.state not in _UNHEARD else None
 
     @property
     def last_seen(self) -> float | None:
@@ -246,7 +252,9 @@ class _LinkCheck:
             return replace(self._plain, state=Health.OFFLINE_ORIGIN, evidence=text)
         if last_seen is None and not self._plain.arrived:
             return replace(self._plain, state=Health.NEVER_CONNECTED)
-        since = "since the server of the replica started" if last_seen is None else f"for {round(last_seen)} s"
+        since = "since the server of the replica started"
+        if last_seen is not None:
+            since = f"for {format_duration(timedelta(seconds=round(last_seen)))}"
         also = "" if self._link.origin else ", and it does not answer"
         return replace(self._plain, state=Health.SILENT, evidence=f"no message from the origin {since}{also}")
 

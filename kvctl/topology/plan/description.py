@@ -90,8 +90,11 @@ def losses(change: ResourceChange) -> list[str]:
     return found
 
 
-def difference_lines(item: Difference) -> list[tuple[str, str]]:
-    """Return field and text of one difference; for a list, a line for each item added or removed."""
+def difference_lines(item: Difference, *, new: bool = False) -> list[tuple[str, str]]:
+    """Return field and text of one difference; for a list, a line for each item added or removed.
+
+    Of something new, only the value: defaults are not what it was before.
+    """
     if isinstance(item.before, list) and isinstance(item.after, list):
         words = _origin_words if item.field == "origins" else str
         gone = [f"- {words(text)}" for text in item.before if text not in item.after]
@@ -100,7 +103,7 @@ def difference_lines(item: Difference) -> list[tuple[str, str]]:
     before, after = item.words
     if item.field == "origin":  # the keys of a mirror keep their names
         before, after = (_origin_words(text).partition(" → ")[0].removesuffix(": >") for text in (before, after))
-    return [(item.field, after if before == UNSET else f"{before} → {after}")]
+    return [(item.field, after if new or before == UNSET else f"{before} → {after}")]
 
 
 def _origin_words(spec: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvctl.cli.bucket.details import bucket_row
+from kvctl.cli.bucket.details import bucket_row, cluster_row
+from kvctl.cli.facts import of_stream
 from kvctl.cli.records import BUCKET, BUCKET_ROW
 from kvctl.contexts import Context, ContextStore
 from kvctl.server import run_server
@@ -322,6 +323,22 @@ def test_show_has_the_same_fields_when_its_servers_are_silent(bucket, orders):
     assert [name for name in ("values", "created", "config", "dependents") if silent[name] is not None] == []
     assert (silent["name"], silent["state"]) == ("orders", "offline")
     assert silent["answered_by"] == [{"stream": "ORDERS_NYC"}]
+
+
+def test_offline_stream_has_neither_the_cluster_nor_the_zeros_of_the_server_that_answers():
+    """Servers fill in their own cluster, and 0 for what they do not know of peers that went away."""
+    config, state = {"name": "KV_A", "num_replicas": 1}, {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+    peers = [{"name": "lon1", "offline": True}, {"name": "lon2", "current": True, "active": 5 * 10**8, "lag": 0}]
+    info = {"config": config, "state": state, "created": "2026-01-01T00:00:00Z"}
+    info["cluster"] = {"name": "nyc", "replicas": peers}
+    led, unled = cluster_row(info["cluster"] | {"leader": "nyc1"}), cluster_row(info["cluster"])
+    for row in (led, unled):
+        assert [(peer["last_seen"], peer["lag"]) for peer in row["replicas"]] == [(None, None), (0.5, 0)]
+    away = cluster_row(info["cluster"], offline=True)
+    assert (away["name"], {peer["last_seen"] for peer in away["replicas"]}) == (None, {None})
+    assert cluster_row(info["cluster"], "lon", offline=True)["name"] == "lon"
+    assert (of_stream(info, offline=True)["cluster"], of_stream(info, offline=True)["state"]) == (None, "offline")
+    assert (of_stream(info)["cluster"], of_stream(info)["state"]) == ("nyc", "no leader")
 
 
 def test_show_on_a_terminal(bucket, seeds, orders, snapshot):

@@ -154,6 +154,20 @@ async def test_origin_whose_servers_are_silent_is_offline(client, unique):
     assert (found.state, found.evidence) == (Health.OFFLINE_ORIGIN, f"the servers of `{origin}` do not answer")
 
 
+async def test_silent_replica_has_no_lag_and_says_for_how_long(client, unique):
+    """Servers go on to report the lag of the last message that came, mostly 0."""
+    origin, mirror = unique("O"), unique("M")
+    await client.create_bucket(origin)
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    inventory = await survey({"": client.api})
+    (link,) = (link for link in inventory.links if link.info["config"]["name"] == mirror)
+    state = link.info["mirror"] | {"active": 125 * 10**9, "lag": 0}
+    link = link._replace(info={**link.info, "mirror": state})
+    (found,) = await health.check_health(Inventory(inventory.places, (link,)))
+    assert (found.state, found.evidence) == (Health.SILENT, "no message from the origin for 2m5s")
+    assert (found.lag, round(found.last_seen or 0)) == (None, 125)
+
+
 EARLY, MADE, LATER, LATEST = (f"2026-01-01T00:00:0{number}Z" for number in range(1, 5))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvctl.cli.topology.plan import plan_markdown, plan_text
 from kvctl.errors import BucketExists, RefusedError, UnreachableError
 from kvctl.kv.stream_kind import KIND, Kind
 from kvctl.topology.hazards.hazards import Hazard
@@ -40,6 +41,15 @@ def marked(*streams: Info) -> list[Info]:
 
 
 # -- what changes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seen", "shown"), [(inventory(), "3"), (HERE, "1 → 3")])
+def test_setting_of_something_new_is_shown_without_the_default(seen, shown):
+    """Nothing had one replica before."""
+    plan = TopologyPlan([one("buckets: {B: {replicas: 3}}", seen, "B")])
+    lines = plan_text(plan).splitlines()
+    assert f"    replicas  {shown}" in lines
+    assert f"replicas: {shown}" in plan_markdown(plan)
 
 
 def test_stream_that_matches_the_file_does_not_change():
