@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
@@ -13,11 +14,13 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.kv.bulk.loader import SHORTER_HISTORY
 from kvctl.kv.config import BucketConfig
 from kvctl.kv.maintenance.copy_bucket import copied_config
+from kvctl.kv.settings import MAX_HISTORY
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import file_rows, stored_table
+from kvctl.pipeline.tables.origin import CAPTURE
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import Advance, StoredTable
 
@@ -115,7 +118,8 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
 
     begun = time.monotonic()
     with engine.explaining():
-        created, entries = worker_connection.run(_prepare(source, target, order))
+        depth = 0 if order.shorter_history else _depth(engine, source)
+        created, entries = worker_connection.run(_prepare(source, target, order, depth))
         if order.dry_run:
             summary = WriteSummary(source.table.rows) if source.table else _checked(rows_of(engine, source))
         else:
@@ -138,7 +142,21 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     )
 
 
-async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple[bool, int]:
+def _depth(engine: Engine, source: Input) -> int:
+    """Return the largest number of entries of a key; a capture collects more of them than its bucket keeps."""
+    if source.table is None or not source.history:
+        return 0
+    depth = int(source.table.origin.config.get("max_msgs_per_subject", 0))
+    if depth > 0 and source.table.origin.kind != CAPTURE:
+        return depth
+    engine.doing = "counting entries"
+    keys = tasks.rows_of(
+        engine, file_rows.shares(source.table), partial(file_rows.read_share, columns=["key"]), "key string"
+    )
+    return max(row["most"] or 0 for row in keys.groupBy("key").count().selectExpr("max(count) as most").collect())
+
+
+async def _prepare(source: Input, options: SourceOptions, order: Order, depth: int) -> tuple[bool, int]:
     """Create the bucket if requested, and check that it accepts the rows; return its number of entries before."""
     async with worker_connection.connected(options) as client:
         created = False
@@ -155,14 +173,13 @@ async def _prepare(source: Input, options: SourceOptions, order: Order) -> tuple
         except BucketNotFound as error:
             error.hint = f"{error.hint}; `--create` creates it"
             raise
-    depth = source.table.origin.config.get("max_msgs_per_subject", 0) if source.table and source.history else 0
-    if depth > target.history and not order.shorter_history:
+    if depth > target.history:
+        keeps = f"`kvctl bucket edit {options.bucket} --history {depth}` keeps them; " if depth <= MAX_HISTORY else ""
         raise HazardRefused(
             SHORTER_HISTORY,
             f"The export has up to {depth} entries per key, but bucket `{options.bucket}` keeps {target.history}: "
             "the oldest would be lost",
-            hint=f"`kvctl bucket edit {options.bucket} --history {depth}` keeps them; "
-            f"`--force {SHORTER_HISTORY}` loses them",
+            hint=f"{keeps}`--force {SHORTER_HISTORY}` loses them",
         )
     return created, int(target.info["state"]["messages"])
 

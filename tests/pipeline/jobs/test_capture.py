@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kvctl.errors import BucketNotFound, ConflictError, HistoryLost, StreamReplaced, UsageError
+from kvctl.errors import BucketNotFound, ConflictError, HazardRefused, HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.jobs import capture as capture_job
 from kvctl.pipeline.jobs.capture import CaptureOrder, CaptureResult, capture
+from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.delta import KvTable
@@ -213,3 +214,18 @@ def test_gap_in_the_revisions_moves_the_offset(fill, raw, take, place):
         raw.put(bucket, "b", b"%d" % number)
     assert take(bucket, maxRevisionsPerTrigger="2").table.offset.revision == 6
     assert [row[0] for row in captured(place)] == [1, 6]
+
+
+def test_capture_with_more_entries_than_a_bucket_keeps_is_not_loaded(engine, fill, raw, server, take, place):
+    """A bucket without history had each of them; `dump --history` of it never has more than one."""
+    bucket = fill({"a": b"1"})
+    for value in (b"2", b"3"):
+        take(bucket)
+        raw.put(bucket, "a", value)
+    take(bucket)
+    copy = fill({})
+    with pytest.raises(HazardRefused, match="up to 3 entries per key, but"):
+        load(engine, open_export(place), parse({"bucket": copy, "url": server.url}), Order())
+    deep = fill({}, max_msgs_per_subject=3)
+    assert load(engine, open_export(place), parse({"bucket": deep, "url": server.url}), Order()).written == 3
+    assert load(engine, open_export(place), parse({"bucket": deep, "url": server.url}), Order()).written == 0
