@@ -7,7 +7,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from kvctl.contexts import ContextStore
 from kvctl.labs import Lab, run_lab
@@ -52,6 +54,39 @@ def test_increments_by_several_at_once_all_count(run, raw, bucket_name):
     assert [done.returncode for done in runs] == [0] * 4
     stored = raw.request(f"$JS.API.DIRECT.GET.KV_{bucket_name}.$KV.{bucket_name}.counter")
     assert stored.data == b"4"
+
+
+@pytest.mark.slow
+def test_tables_and_buckets_are_combined_by_spark(run, raw, unique, tmp_path):
+    orders, customers, into, prices = (unique() for _ in range(4))
+    for bucket in (orders, customers, into, prices):
+        raw.create_bucket(bucket)
+    raw.put(orders, "1", b'{"sku": "nails", "customer": "c7"}')
+    raw.put(orders, "2", b'{"sku": "bolts", "customer": "c8"}')
+    raw.put(customers, "c7", b"Ann")
+
+    def example(*command: str) -> None:
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+
+    def rows(bucket: str) -> "set[tuple[str, bytes]]":
+        table = tmp_path / bucket
+        for _ in range(2):  # again, with nothing new
+            example(str(EXAMPLES / "bucket-to-delta.sh"), bucket, str(table))
+        found = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+        return {(row["key"], row["value"]) for row in found}
+
+    sets = (f"--set={name}={bucket}" for name, bucket in (("orders", orders), ("customers", customers), ("into", into)))
+    example("kvctl", "pipeline", "run", str(EXAMPLES / "join-buckets.sql"), *sets)
+    assert rows(into) == {("1", b'{"sku":"nails","customer":"Ann"}')}
+
+    source = str(tmp_path / "prices")
+    write_deltalake(source, pa.table({"sku": ["nails", "bolts", "free"], "price": [1.5, 2.0, None]}))
+    script = str(EXAMPLES / "delta-to-bucket.sql")
+    example("kvctl", "pipeline", "run", script, "--table", f"prices={source}", "--set", f"bucket={prices}")
+    assert {
+        key: raw.request(f"$JS.API.DIRECT.GET.KV_{prices}.$KV.{prices}.{key}").data for key in ("nails", "bolts")
+    } == {"nails": b"1.5", "bolts": b"2.0"}
 
 
 class Applied:

@@ -1,5 +1,6 @@
 """`kvctl pipeline audit`, `commit`, `run` and `check`: further jobs on Spark, and a test of Spark and its workers."""
 
+import asyncio
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -163,6 +164,7 @@ async def commit(
     examples=[
         "kvctl pipeline run totals.sql --set day=2026-01-31",
         "kvctl pipeline run totals.sql --dry-run --set day=2026-01-31",
+        "kvctl pipeline run prices.sql --table prices=s3://lake/prices",
     ],
     see=["pipeline load", "help pipeline"],
     prints=(RAN, PIPELINE_PLAN),
@@ -173,6 +175,11 @@ async def run(
     set: Annotated[
         list[str] | None, option("--set", "NAME=VALUE", "Value of the variable `${NAME}` in the script; repeatable")
     ] = None,
+    table: Annotated[
+        list[str] | None,
+        option("--table", "NAME=URI", "Delta table or Parquet files that statements read as NAME; repeatable"),
+    ] = None,
+    storage_option: StorageOptions = None,
     dry_run: DryRun = False,
     *,
     target: OnSpark,
@@ -185,9 +192,11 @@ async def run(
           options (bucket 'TOTALS', columns 'key,value');
         insert into totals select concat('total.', key), value from orders;
 
-    Statements end with a semicolon, and may read and write buckets, files and tables. The result of a SELECT is not
-    shown. The connection options of this command, such as `--server`, are variables of the script with the names of the
-    data source's options, such as `${url}`.
+    Statements end with a semicolon, and may read and write buckets, files and Spark's tables. The result of a SELECT is
+    not shown. With `--table prices=/lake/prices` they read a Delta table, or Parquet files, as it is at the start.
+
+    The connection options of this command, such as `--server`, are variables of the script with the names of the data
+    source's options, such as `${url}`.
 
     A row that cannot be written ends the script with exit code 7, unless `deadLetter` is set. --dry-run changes nothing
     and shows Spark's plan of each statement. Errors name the statement and its line.
@@ -196,9 +205,10 @@ async def run(
         session.context.require_writable()
     values = {**given_options(session), **parse_metadata(set or (), repeated=True)}
     script = jobs_run.statements(_text(session, file), values)
+    tables = await asyncio.to_thread(jobs_run.open_tables, parse_metadata(table or ()), storage_option or ())
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
-        planned = await run_job(session, target, what, partial(jobs_run.plan, script=script))
+        planned = await run_job(session, target, what, partial(jobs_run.plan, script=script, tables=tables))
         rows = [asdict(item) for item in planned]
         session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))
         if session.output == "table":
@@ -206,7 +216,8 @@ async def run(
                 session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")
         return
     left = "Interrupted: rows that were written stay; run the command again to complete the script"
-    ran = await run_job(session, target, what, partial(jobs_run.run, script=script), incomplete=left)
+    job = partial(jobs_run.run, script=script, tables=tables)
+    ran = await run_job(session, target, what, job, incomplete=left)
     session.show(
         document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *columns("statements seconds"), name="statements")
     )

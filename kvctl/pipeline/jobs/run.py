@@ -1,4 +1,4 @@
-"""Run a SQL script, statement by statement, with the values of variables."""
+"""Run a SQL script, statement by statement, with the values of variables, on buckets and on tables by name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvctl.errors import KvctlError, UsageError
+from kvctl.pipeline.tables import file_rows
+from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
@@ -24,6 +26,7 @@ _TOKEN = re.compile(
 """What is not closed extends to the end, for Spark to refuse: no character is looked at twice."""
 _OF_SESSION = re.compile(r"(create\s+(or\s+replace\s+)?(global\s+)?temp(orary)?|declare|set|use)\b", re.IGNORECASE)
 """Statements that change only the session: a dry run runs them, as later ones need them."""
+_VIEW = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NO_PLAN = "Error occurred during query planning"
 
 
@@ -103,9 +106,33 @@ def _split(text: str) -> list[Statement]:
     return found
 
 
-def run(engine: Engine, script: Sequence[Statement]) -> ScriptRun:
+@dataclass(frozen=True, slots=True)
+class NamedTable:
+    """Delta table or Parquet files that statements read by a name."""
+
+    name: str
+    place: TablePlace
+    format: str
+
+
+def open_tables(uris: Mapping[str, str], storage_options: Sequence[str]) -> list[NamedTable]:
+    """Find the tables of names; the options are for those in object stores. Raises NotFoundError, UsageError."""
+    remote = {name for name, uri in uris.items() if "://" in uri and not uri.startswith("file://")}
+    if storage_options and not remote:
+        raise UsageError("`--storage-option` requires `--table` with a URL of an object store")
+    tables = []
+    for name, uri in uris.items():
+        if not _VIEW.fullmatch(name):
+            raise UsageError(f"`{name}` is not a name of a table", hint="Use letters, digits and underscores")
+        place = TablePlace.parse(uri, storage_options if name in remote else ())
+        tables.append(NamedTable(name, place, file_rows.columnar_format(place)))
+    return tables
+
+
+def run(engine: Engine, script: Sequence[Statement], tables: Sequence[NamedTable] = ()) -> ScriptRun:
     """Run the statements; ends with the first that fails. Raises KvctlError, and as the data source."""
     begun = time.monotonic()
+    _name(engine, tables)
     for statement in script:
         engine.doing = f"statement {statement.number} of {len(script)}"
         with statement.named(), engine.explaining():
@@ -113,13 +140,21 @@ def run(engine: Engine, script: Sequence[Statement]) -> ScriptRun:
     return ScriptRun(len(script), time.monotonic() - begun)
 
 
-def plan(engine: Engine, script: Sequence[Statement]) -> list[PlannedStatement]:
+def plan(engine: Engine, script: Sequence[Statement], tables: Sequence[NamedTable] = ()) -> list[PlannedStatement]:
     """Plan the statements without running them. Raises UsageError for an invalid one."""
+    _name(engine, tables)
     planned = []
     for statement in script:
         with statement.named(), engine.explaining():
             planned.append(PlannedStatement(statement.text, _plan(engine, statement.text)))
     return planned
+
+
+def _name(engine: Engine, tables: Sequence[NamedTable]) -> None:
+    """Make the tables, as of now, views of the session."""
+    for table in tables:
+        with engine.explaining():
+            file_rows.read_columns(engine, table.place, table.format).createOrReplaceTempView(table.name)
 
 
 def _plan(engine: Engine, statement: str) -> str:

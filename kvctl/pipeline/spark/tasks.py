@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from kvctl.pipeline.spark.engine import Engine
 
@@ -34,7 +35,7 @@ def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[
 
 
 def rows_of(
-    engine: Engine, items: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], schema: str
+    engine: Engine, items: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
     """Return the rows that tasks read of each item, in a task each."""
     if not items:

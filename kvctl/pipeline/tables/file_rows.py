@@ -111,6 +111,23 @@ def read(engine: Engine, table: StoredTable) -> DataFrame:
     return tasks.rows_of(engine, shares(table), partial(read_share, columns=wanted), schema)
 
 
+def columnar_format(place: TablePlace) -> str:
+    """Return `delta` or `parquet`. Raises NotFoundError without a file, UsageError for other formats."""
+    if place.path is not None and not place.path.exists():
+        raise NotFoundError(f"`{place}` does not exist")
+    if (place.path is None or place.path.is_dir()) and KvTable.find(place) is not None:
+        return "delta"
+    if (format_of(place) or ("parquet" if place.path is None else "")) != "parquet":
+        raise UsageError(f"`{place}` is neither a Delta table nor Parquet files")
+    return "parquet"
+
+
+def read_columns(engine: Engine, place: TablePlace, format: str) -> DataFrame:
+    """Read a table from elsewhere, with its own columns. Raises UsageError, ConflictError, KvctlError."""
+    by_tasks = format == "delta" or (format == "parquet" and place.path is None)
+    return _read_files(engine, place, format) if by_tasks else _table(engine.spark, place, format)
+
+
 def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
     """Read a Delta table, or Parquet files of an object store, file by file. Raises ConflictError, KvctlError."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -123,8 +140,7 @@ def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
         version = table.version
     found = _dataset(place, version)
     items = [(place, version, number) for number, _ in enumerate(found.get_fragments())]
-    schema = from_arrow_schema(found.schema).simpleString()
-    return tasks.rows_of(engine, items, _read_file, schema.removeprefix("struct<").removesuffix(">"))
+    return tasks.rows_of(engine, items, _read_file, from_arrow_schema(found.schema))
 
 
 def _read_file(item: tuple[TablePlace, int | None, int]) -> Iterator[pa.RecordBatch]:
@@ -157,8 +173,7 @@ def read_table(engine: Engine, place: TablePlace, format: str, key: str, value: 
 
     Column `_problem` says why a row cannot be read, or would not be written as it is.
     """
-    by_tasks = format == "delta" or (format == "parquet" and place.path is None)
-    found = _read_files(engine, place, format) if by_tasks else _table(engine.spark, place, format)
+    found = read_columns(engine, place, format)
     types = dict(found.dtypes)
     broken = types.pop(_BROKEN, None) is not None
     for name, option in ((key, "--key"), (value, "--value")):

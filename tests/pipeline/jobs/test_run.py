@@ -2,7 +2,10 @@
 
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from kvctl.errors import KvctlError, NotFoundError, PartlyDone, UsageError
 from kvctl.pipeline.jobs import run as job
@@ -95,6 +98,49 @@ def test_script_combines_buckets_and_files(run, fill, contents, tmp_path):
     """
     assert run(text).statements == 4
     assert contents(totals) == {"total.NEW.1": b"30", "total.NEW.2": b"80"}
+
+
+def test_tables_are_read_by_name_as_they_are_at_the_start(engine, server, fill, contents, tmp_path):
+    bucket, prices = fill({"NEW.1": b"3", "NEW.2": b"4"}), str(tmp_path / "prices")
+    rows = pa.table({"the sku": ["NEW.1", "NEW.2"], "price": [10, 20], "day": ["mon", "tue"]})
+    write_deltalake(prices, rows, partition_by=["day"])
+    pq.write_table(pa.table({"day": ["tue"], "factor": [2]}), tmp_path / "days.parquet")
+    tables = job.open_tables({"prices": prices, "days": str(tmp_path / "days.parquet")}, ())
+    text = f"""
+    {view("orders", bucket)} {view("sink", bucket, columns="key,value")}
+    insert into sink
+      select concat('total.', o.key), binary(string(int(string(o.value)) * p.price * d.factor))
+      from orders o join prices p on o.key = p.`the sku` join days d on p.day = d.day;
+    """
+    script = job.statements(text, {"url": server.url})
+    *_, planned = job.plan(engine, script, tables)
+    assert "MapInArrow" in planned.plan
+    assert job.run(engine, script, tables).statements == 3
+    assert contents(bucket) == {"NEW.1": b"3", "NEW.2": b"4", "total.NEW.2": b"160"}
+
+    counted = [job.Statement("create or replace temporary view n as select count(*) as n from prices", 1, 1)]
+    job.run(engine, counted, tables)
+    write_deltalake(prices, rows, mode="append")
+    assert engine.spark.table("n").first().n == 2
+    with pytest.raises(UsageError, match=r"^Statement 1, line 1: "):
+        job.run(engine, [job.Statement("insert into prices values ('a', 1, 'mon')", 1, 1)], tables)
+
+
+@pytest.mark.parametrize(
+    ("name", "uri", "options", "error", "said"),
+    [
+        ("t", "nowhere", (), NotFoundError, "nowhere` does not exist"),
+        ("t", "t.csv", (), UsageError, "is neither a Delta table nor Parquet files"),
+        ("t", "", (), UsageError, "is neither a Delta table nor Parquet files"),
+        ("a.b", "t.csv", (), UsageError, "`a.b` is not a name of a table"),
+        ("t", "t.csv", ("aws_region=eu",), UsageError, "`--storage-option` requires `--table` with a URL"),
+        ("t", "ftp://host/x", (), UsageError, "is not a storage of tables"),
+    ],
+)
+def test_what_is_no_table_is_refused_before_spark_starts(tmp_path, name, uri, options, error, said):
+    (tmp_path / "t.csv").write_text("a")
+    with pytest.raises(error, match=said):
+        job.open_tables({name: uri if "://" in uri else str(tmp_path / uri)}, options)
 
 
 def test_rejected_row_ends_the_script(run, fill, contents):
