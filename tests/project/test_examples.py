@@ -84,9 +84,7 @@ def test_tables_and_buckets_are_combined_by_spark(run, raw, unique, tmp_path):
     write_deltalake(source, pa.table({"sku": ["nails", "bolts", "free"], "price": [1.5, 2.0, None]}))
     script = str(EXAMPLES / "delta-to-bucket.sql")
     example("kvctl", "pipeline", "run", script, "--table", f"prices={source}", "--set", f"bucket={prices}")
-    assert {
-        key: raw.request(f"$JS.API.DIRECT.GET.KV_{prices}.$KV.{prices}.{key}").data for key in ("nails", "bolts")
-    } == {"nails": b"1.5", "bolts": b"2.0"}
+    assert rows(prices) == {("nails", b"1.5"), ("bolts", b"2.0")}
 
 
 class Applied:

@@ -210,7 +210,7 @@ async def run(
     if dry_run:
         planned = await run_job(session, target, what, partial(jobs_run.plan, script=script, tables=tables))
         rows = [asdict(item) for item in planned]
-        session.show(View(columns=columns("statement"), tsv=PIPELINE_PLAN.columns, rows=rows, name="statement"))
+        session.show(View(columns=columns("statement"), rows=rows, name="statement"))
         if session.output == "table":
             for item in planned:
                 session.write(f"\n{escape(item.plan, keep=chr(10))}\n".encode() if item.plan else b"")

@@ -114,4 +114,12 @@ def test_options_are_given_instead_of_the_environment(pipeline, endpoint, server
     env = {"NATS_URL": server.url, "AWS_EC2_METADATA_DISABLED": "true"}
     assert pipeline("export", bucket, "--to", uri, *flags, env=env)["rows"] == 1
     assert pipeline("verify", uri, *flags, env=env)["whole"]
+    (tmp_path / "t.sql").write_text(
+        "create temporary view sink using `nats-kv` options (bucket '${b}', columns 'key,value');\n"
+        "insert into sink select concat('again.', key), value from exported"
+    )
+    script = ("run", str(tmp_path / "t.sql"), "--set", f"b={bucket}", "--table", f"exported={uri}", *flags)
+    assert "MapInArrow" in str(pipeline(*script, "--dry-run", env=env))
+    assert pipeline(*script, env=env)["statements"] == 2
+    assert pipeline("export", bucket, "--to", uri, "--overwrite", *flags, env=env)["rows"] == 2
     assert "Could not" in str(pipeline("export", bucket, "--to", "s3://nowhere/x", *flags, code=1, env=env))
