@@ -7,6 +7,7 @@ configuration, and partition 3 is `KVTP_<name>_0003`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -101,7 +102,8 @@ def check_table(name: str) -> str:
 def is_table(stream: StreamConfig) -> bool:
     """Return whether the stream is a table, not one of its partitions."""
     metadata = stream.get("metadata") or {}
-    return stream["name"].startswith(STREAM_PREFIX) and metadata.get(KIND) == TABLE and PARTITIONS in metadata
+    numbered = re.fullmatch("[1-9][0-9]{0,8}", metadata.get(PARTITIONS) or "") is not None
+    return stream["name"].startswith(STREAM_PREFIX) and metadata.get(KIND) == TABLE and numbered
 
 
 def stream_name(table: str) -> str:

@@ -10,7 +10,7 @@ import kvctl
 from kvctl.errors import KvctlError, TableExists, TableNotFound, UsageError
 from kvctl.tables import catalog
 from kvctl.tables.changes import Insert, Remove
-from kvctl.tables.config import APART, PARTITIONS, TableConfig, partition_stream
+from kvctl.tables.config import APART, PARTITIONS, TableConfig, is_table, partition_stream
 from kvctl.tables.keys import MAX_KEY, MAX_TABLE
 from kvctl.tables.ranges import Range
 from kvctl.tables.table import Table
@@ -151,3 +151,10 @@ async def test_the_longest_names_and_keys_fit_into_every_request(client, unique,
     await table.update([Remove(key, family=family), Insert(key[1:], b"v", family)])
     assert [entry is None for entry in await table.get_all([key, key[1:]], family=family)] == [True, False]
     await catalog.delete(client.api, config.name)
+
+
+@pytest.mark.parametrize("partitions", ["", "x", "-3", "9" * 5000])
+def test_stream_whose_partitions_are_no_number_is_not_a_table(partitions):
+    head = TableConfig("T").head(1)
+    assert is_table(head)
+    assert not is_table(head | {"metadata": head["metadata"] | {PARTITIONS: partitions}})
