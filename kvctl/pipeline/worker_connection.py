@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import kvctl
 from kvctl.contexts import Context, resolve
-from kvctl.errors import Away, KvctlError
+from kvctl.errors import AuthenticationRefused, Away, KvctlError, NoServer
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
@@ -26,6 +26,10 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(seconds=30)
 """Default timeout of a request: creating a consumer of a million keys takes a busy server longer than 5 s."""
+
+AWAY_S = 60.0
+"""Seconds that a task waits for a server that is away."""
+RETRY_PAUSE_S = 0.2
 
 
 def context_of(options: SourceOptions) -> Context:
@@ -49,11 +53,27 @@ def context_of(options: SourceOptions) -> Context:
 async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
     """Connect a client with the options, which repeats safe requests that get no answer.
 
+    In a task, which Spark would repeat at once and no more than a few times, a server that is away is waited for.
     Raises NoServer, AuthenticationRefused, and as `context_of`.
     """
-    async with kvctl.connect(context_of(options)) as client:
+    deadline = time.monotonic() + (AWAY_S if _in_task() else 0)
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                client = await stack.enter_async_context(kvctl.connect(context_of(options)))
+                break
+            except NoServer as error:
+                if isinstance(error, AuthenticationRefused) or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_PAUSE_S)
         client.connection.repeats = 1
         yield client
+
+
+def _in_task() -> bool:
+    from pyspark import TaskContext
+
+    return TaskContext.get() is not None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -102,7 +122,6 @@ async def _next(items: AsyncGenerator[T, None]) -> T:
 
 CONNECT_DEADLINE_S = 15.0
 """Seconds to wait for an unreachable server."""
-RETRY_PAUSE_S = 0.2
 
 Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
 
