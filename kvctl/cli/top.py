@@ -108,7 +108,7 @@ class _Buckets:
         node = place.node(stream)
         known = {"name": node.name, "stream": stream, "kind": node.kind, "offline": node.offline}
         if stream not in place.infos:
-            return known | dict.fromkeys(("bytes", "keys", "writes", "trend"))
+            return known | dict.fromkeys(("bytes", "values", "writes", "trend"))
         state = place.infos[stream]["state"]
         now, last = time.monotonic(), state["last_seq"]
         begun, before = self._before.get(stream, (now, last))
@@ -121,7 +121,7 @@ class _Buckets:
         return {
             **known,
             "bytes": state["bytes"],
-            "keys": state.get("num_subjects", 0),
+            "values": state["messages"],
             "writes": rates[-1] if rates else None,
             "trend": trend,
         }
@@ -381,7 +381,7 @@ def fitting_keys(keys: str, width: int) -> str:
 
 def listed_report(rows: Sequence[dict[str, Any]], by: str = "name") -> "cards.TextReport":
     """Return the list of buckets in an order; `mark` is the sign of the chosen one."""
-    sorted_by = {"size": "bytes"}.get(by, by)
+    sorted_by = {"size": "bytes", "entries": "values"}.get(by, by)
     shown = [column._replace(title=f"{column.heading} ▾") if column.key == sorted_by else column for column in _COLUMNS]
     return cards.TextReport([cards.Card(body=[View(columns=shown, rows=rows)])])
 
@@ -405,10 +405,10 @@ _SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "name": lambda row: row["name"],
     "size": lambda row: -(row["bytes"] or 0),
     "writes": lambda row: -(row["writes"] or 0),
-    "keys": lambda row: -(row["keys"] or 0),
+    "entries": lambda row: -(row["values"] or 0),
 }
 _COLUMNS = columns(
-    "mark name kind keys bytes writes trend links",
+    "mark name kind values bytes writes trend links",
     mark=Column("mark", "", style="cyan", keep=True),
     name=Column("name", "Bucket", style="bold", keep=True),
     kind=KIND,

@@ -38,6 +38,13 @@ def test_a_bucket_is_shown_with_its_rate_and_its_replicas(top, raw):
     assert f"{top.mirror} ✓" in top.hear(f"{top.mirror} ✓")
 
 
+def test_list_is_sorted_by_size_writes_and_entries(top):
+    """Entries, as in `bucket ls`: the number of subjects is not that of keys, as it counts deleted ones."""
+    for column in ("size", "writes/s", "entries"):
+        top.press(b"s")
+        top.hear(f"{column} ▾")
+
+
 def test_keys_open_a_card_alternates_and_a_trace_and_q_ends(top):
     top.press(b"\r")
     top.hear("escape back")

@@ -166,11 +166,11 @@ def _plan() -> TopologyPlan:
 
 def _top() -> Iterable[RenderableType]:
     rows = [
-        {"mark": "▸", "name": "ORDERS", "kind": "bucket", "keys": 5000, "bytes": 698_368, "writes": 3.1,
+        {"mark": "▸", "name": "ORDERS", "kind": "bucket", "values": 5000, "bytes": 698_368, "writes": 3.1,
          "trend": [2, 2, 3, 5, 8, 5, 3, 2], "links": "ORDERS_EU ✓  ORDERS_US ▲ 1,204  EDGE ✓"},
-        {"mark": None, "name": "STOCK", "kind": "bucket", "keys": 1, "bytes": 88, "writes": 0.0, "trend": None,
+        {"mark": None, "name": "STOCK", "kind": "bucket", "values": 1, "bytes": 88, "writes": 0.0, "trend": None,
          "links": "EDGE ✗"},
-        {"mark": None, "name": "EDGE", "kind": "aggregate", "keys": 1251, "bytes": 309_248, "writes": 0.8,
+        {"mark": None, "name": "EDGE", "kind": "aggregate", "values": 1251, "bytes": 309_248, "writes": 0.8,
          "trend": [1, 1, 2, 2, 3, 2, 1, 1], "links": "from ORDERS, STOCK"},
     ]  # fmt: skip
     states = [(" ▲ 1", "yellow"), (" ✓ 2", "green"), (" ✗ 1", "red")]
