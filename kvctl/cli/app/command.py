@@ -23,7 +23,7 @@ from kvctl.render.terminal import is_terminal
 Call = Callable[[Session], Awaitable[int | None] | int | None]
 """Command bound to its arguments, which takes a session and may return an exit code."""
 
-ALIASES = (("add", "create", "new"), ("rm", "del", "delete"), ("info", "view", "show", "status"), ("list", "ls"))
+ALIASES = [names.split() for names in ("add create new init", "rm del delete", "info view show status", "list ls")]
 """Equivalent names, wherever only one of them is a command."""
 
 

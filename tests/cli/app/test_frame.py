@@ -162,6 +162,10 @@ class TestArguments:
         assert tree.canonical("rm") == tree.canonical("del") == "delete"
         assert tree.canonical("ls") is None
 
+    def test_repositories_are_created_by_the_names_that_create_the_others(self):
+        repo = root().entries["repo"].load()
+        assert {repo.canonical(name) for name in ("add", "create", "new")} == {"init"}
+
     def test_what_is_wrong_is_said_with_the_way_on(self, demo, snapshot):
         lines = (
             "nonsense,thing lst,thing show,thing ls superfluous,thing ls --cuont 2,thing ls --cou 2,thing ls --trac,"
