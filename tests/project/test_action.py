@@ -68,7 +68,8 @@ def test_inputs_reach_scripts_only_through_the_environment():
 
 
 def test_plan_is_written_to_the_summary_with_outputs(server, tmp_path, bucket_name):
-    (tmp_path / "t.yaml").write_text(f"version: 1\nbuckets:\n  {bucket_name}: {{history: 5}}\n")
+    text = f"version: 1\nname: {bucket_name}\nbuckets:\n  {bucket_name}: {{history: 5}}\n"
+    (tmp_path / "t.yaml").write_text(text)
     pending = run_plan(tmp_path, {}, file="t.yaml", url=server.url)
     assert (pending.exit_code, pending.outputs) == (0, {"exit-code": "8", "changes": "true"})
     heading, _, plan = pending.summary.partition("\n\n")
