@@ -258,6 +258,8 @@ class WaitExpired(KvctlError, kind="wait-expired"):
     """A wait ended without its condition."""
 
     exit_code = 9
+    late: tuple[str, ...] = ()
+    """For a replica that is not filled: the state of each origin whose entries have not all arrived."""
 
 
 class LeaseLost(KvctlError, kind="lease-lost"):

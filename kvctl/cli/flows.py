@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kvctl.cli.app.session import Session
+from kvctl.jetstream import api as jetstream_api
 from kvctl.jetstream import config_diff, config_text, stream_info
 from kvctl.phrases import joined
 from kvctl.render.escapes import escape
@@ -11,6 +12,7 @@ from kvctl.render.fields import columns
 from kvctl.render.terminal import paint
 from kvctl.render.view import View, document
 from kvctl.topology.hazards import hazards
+from kvctl.topology.health import arrival
 from kvctl.topology.plan import description
 from kvctl.topology.survey import graph
 
@@ -122,6 +124,26 @@ def warn_of_hazards(session: Session, needed: "Iterable[hazards.Hazard]") -> Non
     """Warn of the hazards that a change has to be forced for."""
     for hazard in needed:
         session.warn(f"{hazard.evidence}: needs `--force {hazard.name}`")
+
+
+async def require_current(
+    session: Session,
+    api: "jetstream_api.Api",
+    info: "stream_info.StreamInfo | None",
+    force: Iterable[str] | None,
+    *,
+    dry_run: bool = False,
+) -> None:
+    """Warn of origins of a replica that cannot be read. Raises HazardRefused if it lacks entries of one that can."""
+    if info is None:
+        return
+    found, doubts = await arrival.behind(api, info)
+    for doubt in doubts:
+        session.warn(doubt)
+    if dry_run:
+        warn_of_hazards(session, found)
+    else:
+        hazards.refuse(found, force, f"A copy of `{hazards.name_of(info['config'])}` would lack entries")
 
 
 async def edit(

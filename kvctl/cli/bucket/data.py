@@ -12,10 +12,11 @@ from kvctl.cli.app.options import BucketName, DryRun, Force, argument, context_n
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement, setting_options
 from kvctl.cli.facts import row_of
-from kvctl.cli.flows import show_config, show_result, warn_of_hazards
+from kvctl.cli.flows import require_current, show_config, show_result, warn_of_hazards
 from kvctl.cli.records import ANY, BUCKET_COPY, COMPACTION, DELETED_KEY, KEY_DIFFERENCE, MANIFEST, RESTORED
 from kvctl.errors import KvctlError, UsageError
 from kvctl.jetstream import api as jetstream_api
+from kvctl.jetstream import streams
 from kvctl.kv import config, names
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
 from kvctl.phrases import counted
@@ -50,6 +51,7 @@ Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
     ],
     see=["bucket diff", "bucket backup"],
     prints=(BUCKET_COPY, ANY),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
 async def copy(
     session: Session,
@@ -60,10 +62,12 @@ async def copy(
     *,
     placement: Placement,
     dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Copy a bucket's configuration, and its data with --data.
 
-    The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. --data copies the latest
+    The copy is always an ordinary bucket, even if the source is a mirror or an aggregate. Data of one that lacks
+    entries of its origins after five seconds is not copied without --force lagging-replica. --data copies the latest
     values, or every entry with its operation, in order. The copy has its own revisions and times. Keys with a ttl keep
     their remaining time; the bucket's ttl starts again.
 
@@ -78,6 +82,9 @@ async def copy(
     client = await session.client()
     there = await _client_of(session, to_context)
     source, changes = client.bucket(bucket), config.edited({}, placement)
+    if data:
+        binding = await source.locate()
+        await require_current(session, binding.api, binding.info, force, dry_run=dry_run)
     if dry_run:
         binding = await source.locate()
         assert binding.info is not None
@@ -188,17 +195,20 @@ async def compact(
     examples=["kvctl bucket backup orders ./orders.bak"],
     see=["bucket restore", "bucket copy"],
     prints=(MANIFEST,),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
-async def backup(session: Session, bucket: BucketName, directory: Directory) -> None:
+async def backup(session: Session, bucket: BucketName, directory: Directory, force: Force = None) -> None:
     """Back up a bucket into a directory.
 
     The backup is the server's own snapshot: every entry with its revision and time, and the configuration. A manifest
     records counts, the last revision and a hash of every file. DIR must be new or empty, and appears when the backup is
-    complete.
+    complete. An aggregate that lacks entries of its origins after five seconds is not backed up without --force
+    lagging-replica.
 
     The files have the format of `nats stream backup`, and `nats stream restore` can read them.
     """
     client = await session.client()
+    await require_current(session, client.api, await streams.find(client.api, f"{names.STREAM_PREFIX}{bucket}"), force)
     with session.progress(f"Backing up {bucket}", unit="bytes") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
     show_result(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")

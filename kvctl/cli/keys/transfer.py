@@ -24,6 +24,7 @@ from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, document, elapsed_text
+from kvctl.topology.hazards import hazards
 
 BLOCK = 1 << 20
 NAMED = 100
@@ -41,6 +42,7 @@ NAMED = 100
     ],
     see=["load", "bucket backup", "bucket copy", "help formats"],
     prints=(DUMPED,),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
 async def dump(
     session: Session,
@@ -49,6 +51,7 @@ async def dump(
     history: Annotated[bool, flag("--history", "Dump all entries with their operations, oldest first")] = False,
     as_of: AsOf = None,
     to: Annotated[Path | None, option("--to", "FILE", "Output file, created when it is complete")] = None,
+    force: Force = None,
 ) -> None:
     """Dump a bucket to a file for `load`.
 
@@ -66,6 +69,9 @@ async def dump(
     The dump is first written to a temporary file (see TMPDIR), because its header depends on the result, and copied to
     standard output when it is complete. --to replaces an existing file; only you can read the new one.
 
+    A mirror or an aggregate that lacks entries of its origins after five seconds is not dumped without --force
+    lagging-replica.
+
     NAME@REF dumps a repository at a ref; its snapshot revision is a commit.
     """
     chosen = check_filters(filters)
@@ -76,8 +82,9 @@ async def dump(
             f"A dump is ndjson, not {session.options.output}", hint="Use `kvctl get BUCKET '>'` for other formats"
         )
     target = parse_target(bucket)
-    target.refuse(history=history, as_of=as_of)
-    await _write_out(session, bucket, to, await target.dumping(session, chosen, history=history, as_of=as_of))
+    target.refuse(history=history, as_of=as_of, force=force)
+    write = await target.dumping(session, chosen, history=history, as_of=as_of, force=force)
+    await _write_out(session, bucket, to, write)
 
 
 async def _write_out(

@@ -128,7 +128,7 @@ async def show(session: Session, name: Name) -> None:
     ],
     see=["bucket copy", "mirror delete"],
     prints=(records.PROMOTION, records.ANY),
-    forces=lambda: (hazards.RECREATED_ORIGIN, hazards.UNREACHABLE_STREAM),
+    forces=lambda: (hazards.RECREATED_ORIGIN, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM),
 )
 async def promote(
     session: Session,
@@ -145,6 +145,8 @@ async def promote(
     Every entry is copied, history and deletions included, and compared with the mirror's. The bucket assigns its own
     revisions and times. To reuse the name of the lost origin, delete the mirror: otherwise it would answer reads of the
     new bucket.
+
+    A mirror that lacks entries of an origin that can be read is not promoted without --force lagging-replica.
 
     --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
     and its name must be typed or given with --confirm.

@@ -181,6 +181,7 @@ async def plan_promotion(api: Api, mirror: str, bucket: str, *, delete_mirror: b
                 "Use `--delete-mirror`, then create the mirror again",
             )
         ]
+    found += (await arrival.behind(api, info))[0]
     return Promotion(info, copy_bucket.copied_config(info["config"], bucket), found)
 
 
@@ -196,7 +197,7 @@ async def promote(
 
     Raises HazardRefused, ConflictError if the two differ: then both stay as they are.
     """
-    hazards.refuse(promotion.hazards, force, f"The bucket created from `{promotion.mirror}` would be hidden")
+    hazards.refuse(promotion.hazards, force, f"`{promotion.mirror}` was not promoted")
     source, name = client.bucket(promotion.mirror), name_of(promotion.config)
     await copy_bucket.copy(source, client.api, name, data=copy_bucket.HISTORY, advance=advance)
     count = await _compare(source.history_batches(), client.bucket(name).history_batches(), promotion.mirror, name)

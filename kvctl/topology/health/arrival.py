@@ -14,19 +14,23 @@ from kvctl.errors import ConflictError, KvctlError, WaitExpired
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.jetstream.stream_info import StreamInfo, source_states, sources_of
+from kvctl.jetstream.stream_info import Source, StreamInfo, source_states, sources_of
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.phrases import indented
-from kvctl.topology.model.origins import meaning
+from kvctl.topology.hazards.hazards import LAGGING_REPLICA, Hazard, name_of
+from kvctl.topology.health.inspection import origins_of
+from kvctl.topology.model.origins import Origin, meaning
 from kvctl.topology.model.subjects import UnknownTransform, land, parse
 from kvctl.topology.survey.graph import Upstream, live_part, upstreams
-from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT, OriginView, exports_needed
+from kvctl.topology.survey.origin_lookup import MAX_CHAIN, PATIENCE, SILENT, OriginView, exports_needed
 from kvctl.wire import header_value
 
 Advance = Callable[[int], None]
 """Called with the number of entries that have arrived, or were read or removed, since the last call."""
 WAIT_FOR = timedelta(seconds=60)
 """Default time limit."""
+BRIEFLY = timedelta(seconds=5)
+"""Time for a replica to catch up before it is read as if it were its origin; more than `STEADY`."""
 STEADY = 2.0
 """Seconds without change after which an origin that cannot be read counts as completely replicated."""
 
@@ -100,6 +104,36 @@ async def until_filled(
             wanted, remembered = [await _still(item) for item in found], time.monotonic()
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+async def behind(api: Api, info: StreamInfo) -> tuple[list[Hazard], list[str]]:
+    """Return the hazard of reading a replica that lacks entries of an origin, and warnings of origins not read.
+
+    It is given a few seconds to catch up. Origins that are replicas themselves are held to the same. Buckets have none.
+    """
+    readers, found, unread = [(api, info)], [], []
+    read: list[tuple[Api, str, list[tuple[dict[str, Any], OriginView]]]] = []
+    for there, reader in readers:  # grows below
+        sources, infos = sources_of(reader["config"]), await origins_of(there, reader["config"])
+        pairs = [
+            (source, OriginView(Origin(stream=source["name"]), there.at(Source.parse(source).api), origin, True))
+            for source, origin in zip(sources, infos, strict=True)
+            if origin is not None
+        ]
+        unread += [name_of(source) for source, origin in zip(sources, infos, strict=True) if origin is None]
+        if pairs and len(readers) <= MAX_CHAIN:
+            read.append((there, reader["config"]["name"], pairs))
+            readers += [(view.api, view.info) for _, view in pairs if view.info]
+    for there, stream, pairs in reversed(read):  # an origin first: what it lacks, its readers cannot have
+        wanted = await goals(pairs)
+        unread += [name_of(goal.source) for goal in wanted if goal.sequence is None]
+        try:
+            await until_filled(there, stream, [goal for goal in wanted if goal.sequence], BRIEFLY)
+        except WaitExpired as error:
+            name = stream.removeprefix(STREAM_PREFIX)
+            found.append(Hazard(LAGGING_REPLICA, f"`{name}` has not received all entries of {'; '.join(error.late)}"))
+    name = name_of(info["config"])
+    return found, [f"`{name}` may lack entries of its origin `{origin}`, which could not be read" for origin in unread]
 
 
 def reported(info: StreamInfo, source: dict[str, Any]) -> int | None:
@@ -253,10 +287,10 @@ def _expired(stream: str, found: Sequence[GoalProgress], limit: timedelta) -> Wa
     external = [item.goal.seen.origin for item in late if item.goal.seen.origin.external]
     others = [origin for origin in external if origin.external and not origin.external.domain]
     hint = exports_needed(others[0], filtered=bool(late[0].goal.source.get("subject_transforms"))) if others else None
+    states = tuple(map(_state, late))
     return WaitExpired(
-        indented(
-            f"`{name}` was created, but is not completely filled after {limit.total_seconds():g} s:", map(_state, late)
-        ),
+        indented(f"`{name}` was created, but is not completely filled after {limit.total_seconds():g} s:", states),
+        late=states,
         hint=hint or f"Replication continues in the background; see its progress with `kvctl bucket show {name}`",
     )
 

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -541,6 +542,32 @@ def test_compact_is_refused_for_a_replica_that_lags(bucket, seeds, orders):
     assert (refused.exit_code, "--force lagging-replica" in refused.err) == (1, True)
     assert "aggregate `stuck` has a lag of" in refused.err
     assert bucket("compact", "orders", "--force", "lagging-replica").exit_code == 0
+
+
+@pytest.mark.guarantee("reading-22", by="fault")
+def test_data_of_a_replica_that_lacks_entries_is_not_copied(bucket, run, own_server, seeds, orders, tmp_path):
+    seeds.create_bucket("stuck", subjects=[], sources=[{"name": "KV_orders"}], duplicate_window=0, max_msg_size=300)
+    until(lambda: seeds.api("STREAM.INFO.KV_stuck")["state"]["messages"])
+    seeds.put("orders", "large", b"x" * 500)
+    commands = [
+        ("bucket", "copy", "stuck", "new", "--data", "latest"),
+        ("bucket", "backup", "stuck", str(tmp_path / "backup")),
+        ("dump", "stuck"),
+    ]
+    env = {"NATS_URL": own_server.url}
+    with ThreadPoolExecutor() as pool:
+        for refused in pool.map(lambda line: run(*line, env=env), commands):
+            assert (refused.exit_code, refused.out) == (1, "")
+            assert (
+                "error: A copy of `stuck` would lack entries:\n  `stuck` has not received all entries of" in refused.err
+            )
+        assert run("dump", "orders", env=env).exit_code == 0
+        for forced in pool.map(lambda line: run(*line, "--force", "lagging-replica", env=env), commands):
+            assert (forced.exit_code, forced.err) == (0, "")
+    seeds.api("STREAM.DELETE.KV_orders")
+    warned = bucket("copy", "stuck", "other", "--data", "history")
+    text = "`stuck` may lack entries of its origin `orders`, which could not be read"
+    assert (warned.exit_code, warned.err) == (0, f"warning: {text}\n")
 
 
 # -- backup, restore ---------------------------------------------------------------------------------------

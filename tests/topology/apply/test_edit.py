@@ -13,7 +13,7 @@ from kvctl.kv.config import Kind
 from kvctl.topology.apply import edit
 from kvctl.topology.apply.builders import create_mirror
 from kvctl.topology.hazards.hazards import Hazard
-from kvctl.topology.health import overview
+from kvctl.topology.health import arrival, overview
 from kvctl.topology.model.origins import Mirror, Origin
 from tests.support.raw import RawClient
 from tests.support.restricted import restricted
@@ -219,6 +219,19 @@ async def test_promotion_under_the_origin_s_name_requires_deleting_the_mirror(cl
     await edit.promote(client, found, delete_mirror=True)
     assert await history_of(client, bucket) == entries
     assert "error" in raw.api(f"STREAM.INFO.{mirror}")
+
+
+async def test_promotion_of_a_mirror_that_lacks_entries_needs_force(client, raw, unique, monkeypatch):
+    monkeypatch.setattr(arrival, "BRIEFLY", timedelta(seconds=0.5))
+    bucket, mirror = await filled(client, unique("O")), unique("M")
+    raw.create_stream(mirror, mirror={"name": f"KV_{bucket.name}"}, max_msgs=1, discard="new")
+    until(lambda: raw.api(f"STREAM.INFO.{mirror}")["state"]["messages"] == 1)
+    planned = await edit.plan_promotion(client.api, mirror, name := unique())
+    with pytest.raises(HazardRefused) as caught:
+        await edit.promote(client, planned)
+    assert caught.value.name == "lagging-replica"
+    assert await edit.promote(client, planned, force=["lagging-replica"]) == 1
+    assert len(await history_of(client, name)) == 1
 
 
 async def test_invalid_promotion_is_refused(client, raw, unique):
