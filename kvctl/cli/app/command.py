@@ -25,6 +25,8 @@ Call = Callable[[Session], Awaitable[int | None] | int | None]
 
 ALIASES = [names.split() for names in ("add create new init", "rm del delete", "info view show status", "list ls")]
 """Equivalent names, wherever only one of them is a command."""
+ONLY_A_COMMAND = "init"
+"""Name that means a command of its own only: the others mean it, not the reverse."""
 
 
 class GroupEntry(NamedTuple):
@@ -302,7 +304,7 @@ class Group(HelpPage, TyperCommand):
         if name in self.entries:
             return name
         for names in ALIASES:
-            if name in names:
+            if name in names and name != ONLY_A_COMMAND:
                 return next((other for other in names if other in self.entries), None)
         return None
 

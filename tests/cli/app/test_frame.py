@@ -165,6 +165,7 @@ class TestArguments:
     def test_repositories_are_created_by_the_names_that_create_the_others(self):
         repo = root().entries["repo"].load()
         assert {repo.canonical(name) for name in ("add", "create", "new")} == {"init"}
+        assert root().canonical("init") is None
 
     def test_what_is_wrong_is_said_with_the_way_on(self, demo, snapshot):
         lines = (
