@@ -61,8 +61,8 @@ class KvTable:
         self._table = table
 
     @classmethod
-    def find(cls, place: TablePlace, version: int | None = None) -> KvTable | None:
-        """Open the last, or another, version of a table; None if there is none. Raises ConflictError if damaged."""
+    def find(cls, place: TablePlace) -> KvTable | None:
+        """Open the last version of a table; None if there is none. Raises ConflictError if damaged."""
         from deltalake import DeltaTable
 
         if place.path is not None and (place.path / LOG).is_symlink():
@@ -70,7 +70,7 @@ class KvTable:
         with explained(place):
             if not DeltaTable.is_deltatable(place.uri, place.delta_options()):
                 return None
-            return cls(place, DeltaTable(place.uri, version, storage_options=place.delta_options()))
+            return cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
 
     @classmethod
     def create(

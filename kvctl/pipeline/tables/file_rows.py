@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
@@ -128,44 +128,49 @@ def read_columns(engine: Engine, place: TablePlace, format: str) -> DataFrame:
     return _read_files(engine, place, format) if by_tasks else _table(engine.spark, place, format)
 
 
+class _FileItem(NamedTuple):
+    """File that a task reads by itself, without the log of its table."""
+
+    place: TablePlace
+    path: str
+    format: Any
+    partition: Any
+    """Expression that holds in its rows, with the values of partitions."""
+    schema: pa.Schema
+
+
 def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
     """Read a Delta table, or Parquet files of an object store, file by file. Raises ConflictError, KvctlError."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    version = None
-    if format == "delta":
-        table = KvTable.find(place)
-        if table is None:
-            raise UsageError(f"`{place}` is not a Delta table")
-        version = table.version
-    found = _dataset(place, version)
-    items = [(place, version, number) for number, _ in enumerate(found.get_fragments())]
+    inside, found = _dataset(place, format)
+    items = [
+        _FileItem(inside, file.path, file.format, file.partition_expression, found.schema)
+        for file in found.get_fragments()
+    ]
     return tasks.rows_of(engine, items, _read_file, from_arrow_schema(found.schema))
 
 
-def _read_file(item: tuple[TablePlace, int | None, int]) -> Iterator[pa.RecordBatch]:
-    place, version, number = item
-    with crossing(), place.explained("read"):
-        found = _dataset(place, version)
-        fragment = list(found.get_fragments())[number]
-        yield from fragment.to_batches(found.schema, batch_size=ROWS)
+def _read_file(item: _FileItem) -> Iterator[pa.RecordBatch]:
+    with crossing(), item.place.explained("read"):
+        file = item.format.make_fragment(item.path, item.place.file_system(), item.partition)
+        yield from file.to_batches(item.schema, batch_size=ROWS)
 
 
-def _dataset(place: TablePlace, version: int | None) -> Any:
-    """Return the rows of a version of a Delta table, or of Parquet files in or at a place."""
+def _dataset(place: TablePlace, format: str) -> tuple[TablePlace, Any]:
+    """Return the rows of a Delta table, or of Parquet files in or at a place, and the place that has their paths."""
     from pyarrow import dataset
 
-    if version is not None:
-        table = KvTable.find(place, version)
-        assert table is not None
-        return table.dataset()
+    if format == "delta":
+        if (table := KvTable.find(place)) is None:
+            raise UsageError(f"`{place}` is not a Delta table")
+        return place, table.dataset()
     folder, _, name = place.uri.rpartition("/")
     if EXTENSIONS.get(PurePosixPath(name).suffix) == "parquet":
-        return dataset.dataset([name], filesystem=TablePlace(folder, place.options).file_system(), format="parquet")
-    names = sorted(name for name in place.listing() if not stored_table.hidden(name))
-    if not names:
+        place, names = TablePlace(folder, place.options), [name]
+    elif not (names := sorted(name for name in place.listing() if not stored_table.hidden(name))):
         raise NotFoundError(f"`{place}` has no files")
-    return dataset.dataset(names, filesystem=place.file_system(), format="parquet")
+    return place, dataset.dataset(names, filesystem=place.file_system(), format="parquet")
 
 
 def read_table(engine: Engine, place: TablePlace, format: str, key: str, value: str) -> DataFrame:
