@@ -1,5 +1,6 @@
 """Error reports, from an exception to a message and an exit code, and suggestions for unknown commands and options."""
 
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -20,10 +21,15 @@ _SECRETS = {
     "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
     "--token": "Secrets on the command line are visible to others: use --token-file or NATS_TOKEN",
 }
+_ON_SERVERS = re.compile(r"`kvctl (?!context |help |server |[^`]*--(?:help|context)\b)")
+"""Beginning of a command line that needs the context of the failed one."""
 
 
-def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = ()) -> int:
-    """Print the error of a command line to stderr and return the exit code."""
+def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = (), context: str | None = None) -> int:
+    """Print the error of a command line to stderr and return the exit code.
+
+    Command lines of the hint name the context that was given.
+    """
     error = _first(error)
     if isinstance(error, OutputClosed):
         return 0
@@ -34,6 +40,8 @@ def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = ()) -
         shown = _bug(error, terminal)
     if isinstance(shown, ReadOnly) and shown.aggregate is not None and shown.key is not None:
         shown.hint = _hint_of_origin(shown.aggregate, shown.key, argv) or shown.hint
+    if context and shown.hint:
+        shown.hint = _ON_SERVERS.sub(f"`kvctl --context {context} ", shown.hint)
     terminal.report(shown)
     return shown.exit_code
 

@@ -151,7 +151,7 @@ def _reported(tree: Group, argv: list[str]) -> int:
     except BaseException as error:
         if shared.output is None:  # the line was not read to its end
             shared.output = output_of(argv)
-        return error_report.report(error, _terminal(shared), argv)
+        return error_report.report(error, _terminal(shared), argv, shared.context)
 
 
 def _run(tree: Group, argv: list[str], shared: SharedValues) -> int:

@@ -27,6 +27,14 @@ def test_error_of_a_command_is_one_document_on_stderr(keyed, format):
     assert keyed("get", "B", "nothing", "-o", "yaml").err.startswith("error: ")
 
 
+def test_commands_of_a_hint_are_for_the_context_that_was_given(keyed, server):
+    keyed("context", "add", "prod", "--server", server.url)
+    (found,) = documents(keyed("get", "B", "nothing", "-o", "json", "--context", "prod"))
+    assert found["error"]["hint"] == f"List the keys with `kvctl --context prod keys {keyed.name}`"
+    (found,) = documents(keyed("bucket", "shw", "B", "-o", "json", "--context", "prod"))
+    assert "`kvctl bucket --help` lists" in found["error"]["hint"]
+
+
 def test_hint_of_an_error_without_one_is_null(keyed):
     (found,) = documents(keyed("get", "B", "k", "--revision", "1", "--as-of", "1", "-o", "json"))
     assert found["error"]["hint"] is None
