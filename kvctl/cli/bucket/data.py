@@ -211,7 +211,9 @@ async def backup(session: Session, bucket: BucketName, directory: Directory, for
     await require_current(session, client.api, await streams.find(client.api, f"{names.STREAM_PREFIX}{bucket}"), force)
     with session.progress(f"Backing up {bucket}", unit="bytes") as progress:
         made = await bucket_backup.backup(client.api, bucket, directory, progress.advance)
-    show_result(session, _manifest_row(made), f"Backed up `{bucket}`: {_contents(made)} in `{directory}`")
+    show_result(
+        session, _manifest_row(made), f"Backed up `{bucket}`: {counted(made.messages, 'entry')} in `{directory}`"
+    )
 
 
 @command(
@@ -259,7 +261,7 @@ async def restore(
         "last_revision": done.info["state"]["last_seq"],
     }
     again = ", replacing an interrupted restore" if done.replaced else ""
-    show_result(session, row, f"Restored `{expected.bucket}`: {_contents(expected)}{again}")
+    show_result(session, row, f"Restored `{expected.bucket}`: {counted(expected.messages, 'entry')}{again}")
 
 
 def _manifest_row(made: "bucket_backup.BackupManifest") -> dict[str, Any]:
@@ -270,16 +272,12 @@ def _manifest_row(made: "bucket_backup.BackupManifest") -> dict[str, Any]:
 def _manifest_view(expected: "bucket_backup.BackupManifest") -> View:
     row = _manifest_row(expected)
     shown = columns(
-        "name messages keys bytes last_revision created server",
+        "name messages bytes last_revision created server",
         messages="Entries",
         created="Backed up",
         server=Column("server", "From server", text=lambda version: f"nats-server {version}"),
     )
     return document(row, *shown, tsv=MANIFEST.columns)
-
-
-def _contents(made: "bucket_backup.BackupManifest") -> str:
-    return f"{counted(made.keys, 'key')}, {counted(made.messages, 'entry')}"
 
 
 async def _entries_of(source: "kvctl.Bucket", data: str | None) -> int | None:
