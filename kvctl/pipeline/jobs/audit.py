@@ -237,18 +237,17 @@ class TableReader:
         return await asyncio.to_thread(self._latest, [subject.removeprefix(self._prefix) for subject in subjects])
 
     def _latest(self, keys: list[str]) -> dict[str, LastEntry | None]:
-        from pyarrow import parquet
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
         found: dict[str, LastEntry | None] = {}
-        place = self._table.place
-        for part in self._table.parts:
-            with place.explained("read"), place.opened(part.name) as file:
-                wanted = ["key", "value", "revision", "operation"]
-                rows = parquet.read_table(file, columns=wanted, filters=[("key", "in", keys)])
-            for row in rows.to_pylist():
-                if row["operation"] == "PUT":
-                    entry = LastEntry(mark(b"", row["value"] or b""), row["revision"] or 0, 0)
-                    found[f"{self._prefix}{row['key']}"] = entry
+        wanted = pa.array(keys, pa.string())
+        for share in file_rows.shares(self._table):
+            for batch in file_rows.read_share(share, ("key", "value", "revision", "operation")):
+                for row in batch.filter(pc.is_in(batch["key"], value_set=wanted)).to_pylist():
+                    if row["operation"] == "PUT":
+                        entry = LastEntry(mark(b"", row["value"] or b""), row["revision"] or 0, 0)
+                        found[f"{self._prefix}{row['key']}"] = entry
         return found
 
 

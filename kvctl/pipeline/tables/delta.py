@@ -1,7 +1,8 @@
 """Delta tables by delta-rs: the files that tasks wrote become a table in one transaction, made by the driver.
 
 The table of a capture is its own checkpoint. Delta's log keeps one number for each application that writes, as part of
-the transaction: four such numbers are the offset up to which the bucket is in the table.
+the transaction: four such numbers are the offset up to which the bucket is in the table. Another one is the number of
+rows, because the log may be changed so that it names fewer files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.tables.origin import Part, TableOrigin, check_name, damaged, decode, encode
-from kvctl.pipeline.tables.parts import hash_in, is_data
+from kvctl.pipeline.tables.parts import hash_in, is_data, rows_in
 from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, CommitProperties
 
 LOG = "_delta_log"
-REVISION, SEEN, HELD, LOSS = (f"kvctl.{name}" for name in ("revision", "seen", "held", "loss"))
-"""Applications of Delta's log: the fields of an offset, and the revision from which changes may be missing."""
+REVISION, SEEN, HELD, LOSS, ROWS = (f"kvctl.{name}" for name in ("revision", "seen", "held", "loss", "rows"))
+"""Applications of Delta's log: the fields of an offset, from where on changes may be missing, and the rows."""
 COMMITS = 5
 """Number of attempts at a transaction that a compaction got ahead of."""
 UNFINISHED = timedelta(days=1)
@@ -96,7 +97,7 @@ class KvTable:
                 mode=mode,  # type: ignore[arg-type]
                 description=encode(origin),
                 storage_options=place.delta_options(),
-                commit_properties=_numbers(offset, None) if offset else None,
+                commit_properties=_numbers(offset, None, sum(part.rows for part in parts)),
             )
             table = cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
         table.flush()
@@ -149,6 +150,12 @@ class KvTable:
         """Return the revision from which changes may be missing, because a capture continued after a loss."""
         return self._table.transaction_version(LOSS)
 
+    @property
+    def counted(self) -> int | None:
+        """Return the number of rows that were committed; None for a table of an earlier version of kvctl."""
+        with explained(self.place):
+            return self._table.transaction_version(ROWS)
+
     def type_of(self, column: str) -> pa.DataType | None:
         """Return the Arrow type of a column; None if the table lacks it."""
         import pyarrow as pa
@@ -159,9 +166,11 @@ class KvTable:
     def append(self, parts: Sequence[Part], end: Offset, *, loss: int | None = None) -> None:
         """Add the files and move the offset to `end`. Raises ConflictError if another capture moved it."""
 
+        numbers = _numbers(end, loss, self._rows + sum(part.rows for part in parts))
+
         def write() -> None:
             self._table.create_write_transaction(
-                [_action(part) for part in parts], "append", self._table.schema(), commit_properties=_numbers(end, loss)
+                [_action(part) for part in parts], "append", self._table.schema(), commit_properties=numbers
             )
 
         self._commit(write, end)
@@ -171,14 +180,11 @@ class KvTable:
 
         Raises as `append`.
         """
+        numbers = _numbers(end, loss, self._rows + self._growth(rows, keep_deleted=keep_deleted))
 
         def write() -> None:
             merger = self._table.merge(
-                rows,
-                "target.key = source.key",
-                source_alias="source",
-                target_alias="target",
-                commit_properties=_numbers(end, loss),
+                rows, "target.key = source.key", source_alias="source", target_alias="target", commit_properties=numbers
             )
             if not keep_deleted:
                 merger = merger.when_matched_delete("source.operation != 'PUT'")
@@ -188,6 +194,26 @@ class KvTable:
         self._commit(write, end)
         if self.offset.revision != end.revision:  # nothing changed, so delta-rs wrote nothing
             self.append((), end, loss=loss)
+
+    @property
+    def _rows(self) -> int:
+        counted = self.counted
+        return sum(part.rows for part in self.parts) if counted is None else counted
+
+    def _growth(self, rows: pa.Table, *, keep_deleted: bool) -> int:
+        """Return by how many rows a merge makes the table larger: those of keys that it lacks, minus deleted ones."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys, there = rows["key"].combine_chunks(), pa.array([False] * len(rows))
+        for part in self.parts:
+            with explained(self.place), self.place.opened(part.name) as file:
+                for batch in rows_in(file, ["key"], 1 << 20):
+                    there = pc.or_(there, pc.is_in(keys, value_set=batch["key"]))
+        lives = pc.equal(rows["operation"], "PUT").combine_chunks()
+        added = pc.invert(there) if keep_deleted else pc.and_not(lives, there)
+        removed = 0 if keep_deleted else pc.and_not(there, lives).true_count
+        return int(added.true_count - removed)
 
     def evolve(self, schema: pa.Schema) -> None:
         """Add the columns, and fields of columns, that the table lacks. Raises UsageError for another type."""
@@ -272,17 +298,21 @@ class KvTable:
 def explained(place: TablePlace) -> Iterator[None]:
     """Convert errors of delta-rs, and of a file system, to KvctlErrors."""
     from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+    from pyarrow import ArrowException, ArrowInvalid
 
     with place.explained("use"):
         try:
             yield
         except CommitFailedError as error:
             raise CommitConflict(f"The table in `{place}` was changed by another process: {_reason(error)}") from None
-        except DeltaProtocolError as error:
+        except (DeltaProtocolError, ArrowInvalid) as error:
             raise damaged(str(place), _reason(error)) from None
-        except DeltaError as error:
+        except (DeltaError, ArrowException) as error:
             if "already exists" in str(error):
                 raise ConflictError(f"The table in `{place}` was created by another process") from None
+            kernel, found, why = _reason(error).partition("Kernel error: ")  # of the log; those of a store are OSErrors
+            if found and not kernel and not why.startswith("Unsupported"):
+                raise damaged(str(place), f"its `{LOG}`: {why.partition(': ParsedLogPath')[0]}") from None
             raise KvctlError(f"Could not use the table in `{place}`: {_reason(error)}") from None
 
 
@@ -321,10 +351,12 @@ def _type(form: Any) -> str:
     return form["type"] if isinstance(form, dict) else str(form)
 
 
-def _numbers(end: Offset, loss: int | None) -> CommitProperties:
+def _numbers(end: Offset | None, loss: int | None, rows: int) -> CommitProperties:
     from deltalake.transaction import CommitProperties, Transaction
 
-    numbers = {REVISION: end.revision, SEEN: end.seen_ns, HELD: end.held}
+    numbers = {ROWS: rows}
+    if end is not None:
+        numbers |= {REVISION: end.revision, SEEN: end.seen_ns, HELD: end.held}
     if loss is not None:
         numbers[LOSS] = loss
     return CommitProperties(app_transactions=[Transaction(name, number) for name, number in numbers.items()])

@@ -87,13 +87,13 @@ def shares(table: StoredTable) -> list[FileShare]:
 
 def read_share(share: FileShare, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows of a table of kvctl, with these columns. Raises KvctlError."""
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException
+
+    from kvctl.pipeline.tables import parts
 
     with crossing(), share.place.explained("read"), share.place.opened(share.name) as stream:
         try:
-            file = parquet.ParquetFile(stream)
-            groups = range(share.number, file.num_row_groups, share.of)
-            yield from file.iter_batches(ROWS, row_groups=groups, columns=list(columns))
+            yield from parts.rows_in(stream, columns, ROWS, number=share.number, of=share.of)
         except ArrowException as error:
             raise KvctlError(f"Could not read `{share.name}` in `{share.place}`: {error}") from None
 

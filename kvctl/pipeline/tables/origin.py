@@ -48,8 +48,6 @@ class TableOrigin:
     """Snapshot revision of an export: the one at which it equals the bucket."""
     newer: int = 0
     """Rows newer than the cut, because the bucket no longer had their values at the cut."""
-    rows: int | None = None
-    """Number of rows of an export: the log of a Delta table may be changed so that it names fewer files."""
     mode: str
     filters: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -117,7 +115,8 @@ def check_name(name: str, place: str) -> None:
 
 def damaged(place: str, how: str) -> ConflictError:
     """Return the error for a damaged table."""
-    return ConflictError(f"The table in `{place}` is damaged: {how}", hint="Export again or use another export")
+    hint = "Export or capture again into another place, or use a copy of the table"
+    return ConflictError(f"The table in `{place}` is damaged: {how}", hint=hint)
 
 
 def _document(text: str | bytes, place: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -33,6 +33,7 @@ FILE_BYTES = 256 << 20
 """Bytes of a file after which another one is started."""
 LONGEST_TEXT = 64
 """Maximum characters of a text in the statistics; a longer one has none."""
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _NAME = re.compile(r"part-[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]{64})\.parquet")
 
 
@@ -87,6 +88,22 @@ def write(batches: Iterable[pa.RecordBatch], form: PartForm) -> Iterator[Written
         for batch in batches:
             writer.add(batch)
         yield writer.finish()
+
+
+def rows_in(
+    file: Any, columns: Sequence[str], rows: int = 10_000, *, number: int = 0, of: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a data file: those of every `of`-th row group, from `number` on. Raises ArrowException.
+
+    Texts and bytes that delta-rs wrote come with types that few functions of Arrow know, so they are converted.
+    """
+    data = pq.ParquetFile(file)
+    schema = pa.schema([data.schema_arrow.field(name) for name in columns], None)
+    for place, field in enumerate(schema):
+        schema = schema.set(place, field.with_type(_PLAIN.get(field.type, field.type)))
+    groups = range(number, data.num_row_groups, of)
+    for batch in data.iter_batches(rows, row_groups=groups, columns=list(columns)):
+        yield batch.select(list(columns)).cast(schema)
 
 
 def require_visible(place: TablePlace, parts: Iterable[Part]) -> None:

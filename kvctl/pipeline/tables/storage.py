@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from kvctl.phrases import quoted
 
 SCHEMES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 """Schemes of object stores, and the prefix of their options and environment variables."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m|↳")
+"""Parts of messages of delta-rs that are for a terminal."""
 _COPY_BYTES = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
@@ -163,7 +166,7 @@ class TablePlace:
         try:
             yield
         except OSError as error:
-            why = error.strerror or str(error)
+            why = " ".join(_COLOUR.sub("", error.strerror or str(error)).split())[:300]
             raise KvctlError(
                 f"Could not {what} `{error.filename or self.uri}`: {why}", hint=self._hint(error)
             ) from None

@@ -47,6 +47,8 @@ class StoredTable:
     parts: tuple[Part, ...]
     version: int | None = None
     """Version of a Delta table."""
+    counted: int | None = None
+    """Number of rows that were committed to a Delta table; None if not known."""
 
     @property
     def rows(self) -> int:
@@ -109,7 +111,6 @@ def publish(
     place: TablePlace, format: str, schema: pa.Schema, origin: TableOrigin, parts: Sequence[Part], *, overwrite: bool
 ) -> StoredTable:
     """Make a table of files that are there, in place of former content. Raises KvctlError, ConflictError."""
-    origin = replace(origin, rows=sum(part.rows for part in parts))
     place.flush(STAGING if format == PARQUET else "")
     if format == DELTA:
         before = place.listing() if overwrite else {}
@@ -118,7 +119,7 @@ def publish(
         if existing is None:
             kept = {part.name for part in parts}
             place.remove(name for name in before if name not in kept and not name.startswith(f"{LOG}/"))
-        return StoredTable(place, DELTA, origin, tuple(parts), table.version)
+        return StoredTable(place, DELTA, origin, tuple(parts), table.version, table.counted)
     staged = {part.name for part in parts}
     former = [name for name in place.listing() if name not in staged]
     place.remove(sorted(former, key=lambda name: name != MANIFEST))
@@ -166,7 +167,7 @@ def open_table(place: TablePlace) -> StoredTable:
         return StoredTable(place, PARQUET, origin, parts)
     table = KvTable.find(place)
     if table is not None:
-        return StoredTable(place, DELTA, table.origin, table.parts, table.version)
+        return StoredTable(place, DELTA, table.origin, table.parts, table.version, table.counted)
     if place.path is None and not place.listing():
         raise NotFoundError(f"`{place}` does not exist")
     raise ConflictError(
@@ -185,8 +186,8 @@ def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damag
     extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
     compared = in_parallel(lambda part: _compared(place, part, advance), table.parts)
-    if table.origin.rows not in (None, table.rows):
-        detail = f"`{LOG}` names files with {table.rows} rows instead of {table.origin.rows}"
+    if table.counted not in (None, table.rows):
+        detail = f"`{LOG}` names files with {table.rows} rows instead of {table.counted}"
         found.append(Damage(LOG, "changed", detail))
     return sorted([*found, *(damage for damage in compared if damage)])
 

@@ -1,6 +1,7 @@
 """Captures into Delta tables: every change once, through restarts, second captures, recreated buckets and losses."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 
 from kvctl.errors import BucketNotFound, ConflictError, HazardRefused, HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.jobs import capture as capture_job
+from kvctl.pipeline.jobs.audit import audit
 from kvctl.pipeline.jobs.capture import CaptureOrder, CaptureResult, capture
 from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.tables import stored_table
-from kvctl.pipeline.tables.delta import KvTable
+from kvctl.pipeline.tables.delta import LOG, ROWS, KvTable
 from kvctl.pipeline.tables.storage import TablePlace
 
 Capture = Callable[..., CaptureResult]
@@ -229,3 +231,59 @@ def test_capture_with_more_entries_than_a_bucket_keeps_is_not_loaded(engine, fil
     deep = fill({}, max_msgs_per_subject=3)
     assert load(engine, open_export(place), parse({"bucket": deep, "url": server.url}), Order()).written == 3
     assert load(engine, open_export(place), parse({"bucket": deep, "url": server.url}), Order()).written == 0
+
+
+@pytest.mark.guarantee("pipeline-23")
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("order", [{}, {"mode": "latest"}, {"mode": "latest", "keep_deleted": True}], ids=str)
+def test_log_of_a_capture_that_names_fewer_files_is_damaged(order, compacted, fill, raw, take, place):
+    bucket = fill({"a": b"1", "b": b"2", "c": b"3"}, max_msgs_per_subject=5)
+    order = CaptureOrder(once=True, **order)
+    take(bucket, order)
+    raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
+    raw.put(bucket, "never", b"", {"KV-Operation": "DEL"})
+    raw.put(bucket, "a", b"4")
+    table = take(bucket, order).table
+    if compacted:
+        table.compact(capture_job.TRIGGER)
+        raw.put(bucket, "d", b"4")
+        take(bucket, order)
+    count = len(rows_of(place))
+    log = max((Path(place.uri) / LOG).glob("*.json"))
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"add"' not in line))
+    left = stored_table.open_table(place)
+    assert left.rows < count
+    with pytest.raises(ConflictError, match=f"`{LOG}` names files with {left.rows} rows instead of {count}"):
+        open_export(place)
+
+
+def test_capture_of_an_earlier_version_is_counted_from_then_on(fill, raw, take, place):
+    bucket = fill({"a": b"1"})
+    take(bucket)
+    log = Path(place.uri) / LOG
+    for path in log.glob("*.json"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if ROWS not in line))
+    assert stored_table.open_table(place).counted is None
+    assert len(rows_of(place)) == 1
+    raw.put(bucket, "b", b"2")
+    take(bucket)
+    assert stored_table.open_table(place).counted == len(rows_of(place)) == 2
+
+
+def test_latest_capture_is_loaded_and_audited_as_an_export_is(engine, fill, raw, server, take, place):
+    """Its files are of delta-rs, with types of its own for texts and bytes."""
+    bucket = fill({f"k{number}": b"old" for number in range(20)})
+    order = CaptureOrder(once=True, mode="latest")
+    take(bucket, order)
+    raw.put(bucket, "k1", b"\xff", {"Mine": "x"})
+    take(bucket, order)
+    copy = fill({})
+    options = parse({"bucket": copy, "url": server.url})
+    table = open_export(place)
+    assert load(engine, table, options, Order()).written == 20
+    raw.put(copy, "k2", b"other")
+    (found,) = audit(engine, options, [copy], timedelta(seconds=1), table=table.table)
+    assert (found.error, found.keys) == (None, 20)
+    assert [(str(item.kind), item.key) for item in found.samples] == [("differing", "k2")]

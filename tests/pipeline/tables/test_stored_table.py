@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvctl.errors import ConflictError, NotFoundError, UsageError
+from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.jobs.export import table_schema
 from kvctl.pipeline.tables import parts as table_parts
 from kvctl.pipeline.tables import stored_table
@@ -128,7 +128,7 @@ def test_file_that_delta_rs_wrote_is_read_completely(tmp_path):
     data = pq.read_table(tmp_path / "table" / table.parts[0].name)
     pq.write_table(data, tmp_path / "table" / "own.parquet")
     part = Part("own.parquet", (tmp_path / "table" / "own.parquet").stat().st_size, 1, None)
-    table = replace(table, origin=replace(table.origin, rows=None))
+    table = replace(table, counted=None)
     assert stored_table.damages(replace(table, parts=(part,))) == []
     assert [item.problem for item in stored_table.damages(replace(table, parts=(replace(part, rows=2),)))] == [
         "changed"
@@ -324,3 +324,57 @@ def test_log_that_names_fewer_rows_is_damaged(form, tmp_path):
     assert "rows instead of 3" in damage.detail
     with pytest.raises(ConflictError, match="`_delta_log` names files with"):
         stored_table.require_whole(found)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def without_metadata(path: Path) -> None:
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "metaData" not in line))
+
+
+def of_another_type(path: Path) -> None:
+    path.write_text(path.read_text().replace('"size":', '"size":"x","was":'))
+
+
+def broken(place: TablePlace) -> None:
+    with pytest.raises(ConflictError, match=r"The table in `.*` is damaged: its `_delta_log`") as error:
+        stored_table.open_table(place)
+    assert error.value.hint is not None
+    assert "into another place" in error.value.hint
+
+
+@pytest.mark.guarantee("pipeline-23")
+@pytest.mark.parametrize("damage", [truncate, Path.unlink, without_metadata, of_another_type, folder_instead])
+def test_broken_log_is_damage_of_the_table(damage, tmp_path):
+    table = stored(tmp_path / "table", DELTA, [1])
+    log = Path(table.place.uri) / LOG
+    damage(log / f"{0:020}.json")
+    if not (log / f"{0:020}.json").is_file():  # without any other, delta-rs takes the place for an empty one
+        (log / f"{1:020}.json").write_text('{"commitInfo": {}}\n')
+    broken(table.place)
+
+
+@pytest.mark.guarantee("pipeline-23")
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+def test_broken_checkpoint_is_damage_of_the_table(damage, tmp_path):
+    opened = KvTable.find(stored(tmp_path / "table", DELTA, [1]).place)
+    assert opened is not None
+    opened.compact(timedelta())
+    log = tmp_path / "table" / LOG
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    for path in log.glob("*.json"):
+        path.unlink()
+    damage(checkpoint)
+    if damage is Path.unlink:
+        (log / f"{5:020}.json").write_text('{"commitInfo": {}}\n')
+    broken(opened.place)
+
+
+def test_table_that_needs_a_newer_delta_is_not_called_damaged(tmp_path):
+    log = Path(stored(tmp_path / "table", DELTA, [1]).place.uri) / LOG / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
+    with pytest.raises(KvctlError, match="Unsupported minimum reader version 99") as error:
+        stored_table.open_table(TablePlace(str(tmp_path / "table")))
+    assert not isinstance(error.value, ConflictError)
