@@ -28,6 +28,8 @@ HEADER = b"Kvctl-Id"
 _OPENING = b"NATS/1.0\r\n%b: " % HEADER
 _LONGEST = len(_OPENING) + 26
 """Maximum bytes of a header block that has an identity and nothing else."""
+_NUMBER = 17
+"""Maximum bytes of a row's number and the end of its header block."""
 _CONDITION = 60
 """Maximum bytes of a header line with the expected last revision of a key."""
 
@@ -69,15 +71,16 @@ class Series:
     The prefix of an interrupted write names its rows again.
     """
 
-    def __init__(self, most: int, prefix: bytes = b"") -> None:
+    def __init__(self, most: int, prefix: bytes = b"", name: bytes = HEADER) -> None:
         self.prefix = prefix or series()
-        self.opening = _OPENING + self.prefix
+        self.opening = b"NATS/1.0\r\n%b: %b" % (name, self.prefix)
         """Common beginning of the header blocks of rows with an identity, up to the row's number in hexadecimal."""
         self.most = most
+        self._room = most - len(self.opening) - _NUMBER - _CONDITION
 
     def fits(self, header: bytes, value: bytes) -> bool:
         """Return True if there is room for an identity and for the key's last revision as a condition."""
-        return len(header) + len(value) <= self.most - _LONGEST - _CONDITION
+        return len(header) + len(value) <= self._room
 
     def block(self, number: int, header: bytes, value: bytes) -> bytes:
         """Return the header block with a row's identity, if there is room for it."""

@@ -198,7 +198,7 @@ class Decider:
 
     def _found_by_value(self, row: Row, since: Sequence[StoredMessage]) -> int:
         """Return the revision of a row that had no room for an id, matched by value."""
-        if self._ids.fit(row):
+        if self._ids.fits(row.header, row.value):
             return 0
         return next((m.sequence for m in since if _digest(row, m) == _digest(row)), 0)
 

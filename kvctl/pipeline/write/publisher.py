@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from kvctl.errors import (
     BucketNotFound,
@@ -18,7 +17,6 @@ from kvctl.errors import (
     OutcomeUnknown,
     ServerError,
     StreamNotFound,
-    UsageError,
     WrongRevision,
 )
 from kvctl.jetstream.direct_get import StoredMessage
@@ -32,20 +30,19 @@ from kvctl.kv.bulk.bulk_writer import (
     Retry,
     RowCounts,
     WriteTarget,
-    encode_plain,
-    encode_rows,
+    encoder,
     of_the_row,
     runs,
     with_expected,
 )
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.rows import UNCHECKED_KEY, Row
+from kvctl.kv.bulk.rows import PlainRows, Row
 from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import RowChunk
 from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Resolution, RowToWrite, WriteMode
-from kvctl.pipeline.write.row_ids import DIGITS, RowIds
+from kvctl.pipeline.write.row_ids import RowIds
 
 OnDecision = Callable[[Row, Decision], object]
 """Receives a row and its result: stored, unchanged or refused."""
@@ -114,9 +111,9 @@ class Resolver(Reconciler[RowToWrite]):
 
     def _header(self, asked: RowToWrite, revision: int) -> bytes:
         """Return the header block of a write on condition of the revision that was read."""
-        block = self._ids.block(asked.row)
+        block = _block(self._ids, asked.row)
         checked = with_expected(block, revision)
-        if asked.expected is None and 0 < self._ids.most < len(checked) + len(asked.row.value):
+        if asked.expected is None and self._ids.most < len(checked) + len(asked.row.value):
             return block  # no room for the condition, which was added to the row
         return checked
 
@@ -151,6 +148,10 @@ def named(error: KvctlError, key: str, binding: Binding) -> KvctlError:
     error.message = f"`{key}`: {error.message}"
     error.args = (error.message,)
     return error
+
+
+def _block(ids: RowIds, row: Row) -> bytes:
+    return ids.block(row.line, row.header, row.value)
 
 
 ARRIVAL_LOOKS = 50
@@ -237,11 +238,12 @@ class Publisher(BulkWriter):
 
     async def _take(self, chunk: RowChunk) -> None:
         self._chunks.append(chunk)
-        self._check(chunk)
+        self.counts.rejected += len(chunk.bad)
+        rows = self._target.acceptable(chunk.rows(), self._reject)
         if self._looking:
             await self._resolve(chunk)
         else:
-            await self._publish(chunk)
+            await self._publish(chunk, rows)
         self._retire()
 
     # -- rows that may already be stored ------------------------------------------------------------------
@@ -266,25 +268,18 @@ class Publisher(BulkWriter):
 
     # -- new rows ------------------------------------------------------------------------------------------
 
-    async def _publish(self, chunk: RowChunk) -> None:
+    async def _publish(self, chunk: RowChunk, rows: Sequence[Row]) -> None:
         chunk.floor = self._revision
         if self._plan.mode is WriteMode.PUT:
-            await self._send_runs(self._runs(chunk))
+            await self._send_runs(self._runs(rows, chunk.largest))
         else:
             await self._send(self._conditional(chunk))
 
-    def _runs(self, chunk: RowChunk) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
+    def _runs(self, rows: Sequence[Row], largest: int) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
         """Yield row numbers of runs, with the functions that encode them."""
-        prefix, ids = self._target.binding.write_prefix, self._plan.ids
-        if self._plain(chunk):
-            for part in runs(range(len(chunk.keys)), chunk.largest, self._run_rows):
-                columns = chunk.keys[part.start : part.stop], chunk.values[part.start : part.stop]
-                encode = partial(encode_plain, prefix, ids.opening, DIGITS, chunk.first + part.start, *columns)
-                yield range(chunk.first + part.start, chunk.first + part.stop), encode
-            return
-        for places in runs(list(chunk.places()), chunk.largest, self._run_rows):
-            rows = [chunk.asked(at).row for at in places]
-            yield [row.line for row in rows], partial(encode_rows, prefix, ids.block, rows)
+        for run in runs(rows, largest, self._run_rows):
+            lines = range(run.first, run.first + len(run)) if isinstance(run, PlainRows) else [row.line for row in run]
+            yield lines, encoder(self._target.binding.write_prefix, self._plan.ids, run)
 
     def _conditional(self, chunk: RowChunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
         """Yield row numbers, subjects, values and header blocks of writes that are refused one by one."""
@@ -292,15 +287,8 @@ class Publisher(BulkWriter):
         for at in chunk.places():
             row, expected = chunk.asked(at)
             self._sending = row.line
-            block = with_expected(ids.block(row), expected or 0)
+            block = with_expected(_block(ids, row), expected or 0)
             yield row.line, (prefix + row.key).encode(), row.value, block
-
-    def _plain(self, chunk: RowChunk) -> bool:
-        """Return whether all rows are written as key, value and id only, which takes half the time."""
-        ids = self._plan.ids
-        if chunk.headers or chunk.bad:
-            return False
-        return not ids.most or ids.size + chunk.largest <= ids.most
 
     def _in_trouble(self) -> object:
         return self._lost or self._fatal or len(self._refused) > REFUSED
@@ -339,20 +327,6 @@ class Publisher(BulkWriter):
             raise self._fatal
 
     # -- both ------------------------------------------------------------------------------------------------
-
-    def _check(self, chunk: RowChunk) -> None:
-        """Skip rows that this bucket cannot accept."""
-        self.counts.rejected += len(chunk.bad)
-        if (
-            chunk.headers
-            or chunk.largest > self._target.unchecked
-            or max(map(len, chunk.keys), default=0) > UNCHECKED_KEY
-        ):
-            for at in list(chunk.places()):
-                try:
-                    self._target.check(chunk.asked(at).row)
-                except UsageError as error:
-                    self._reject(chunk.first + at, error.message)
 
     def _reject(self, line: int, reason: str) -> None:
         chunk = self._chunk_of(line)

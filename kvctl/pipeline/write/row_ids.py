@@ -10,19 +10,15 @@ import base64
 import hashlib
 import os
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from zlib import crc32
 
-from kvctl.kv.bulk.rows import Row
 from kvctl.kv.entry import operation_of
+from kvctl.kv.identity import Series
 from kvctl.pipeline.read.columns import ROW_HEADER
 from kvctl.wire import header_value
 
-DIGITS = 8
-"""Hexadecimal digits of a row's number."""
 _NAME = 8
-_PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{8})$")
+_PLACE = re.compile(rb"([0-9]{1,9})\.([0-9a-f]{1,13})$")
 
 
 def new_job() -> str:
@@ -35,36 +31,16 @@ def job_of(identity: str) -> str:
     return _text(hashlib.sha256(identity.encode()).digest()[:6])
 
 
-@dataclass(frozen=True)
-class RowIds:
+class RowIds(Series):
     """Ids of one task's rows, which count from 0.
 
-    A message may have `most` bytes (0: any number): a value that leaves no room for an id is identified by itself.
+    A message may have `most` bytes: a value that leaves no room for an id is identified by itself.
     """
 
-    job: str
-    partition: int
-    most: int = 0
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of a header block that has only an id."""
-        return len(self.opening) + DIGITS + 4
-
-    @cached_property
-    def opening(self) -> bytes:
-        """Common beginning of the header blocks of the task's rows, up to the row's number."""
-        return b"NATS/1.0\r\n%b: %b%d." % (ROW_HEADER, self._job, self.partition)
-
-    def fit(self, row: Row) -> bool:
-        """Return whether there is room for an id beside the row's own headers."""
-        return not self.most or self.size + len(row.header) + len(row.value) <= self.most
-
-    def block(self, row: Row) -> bytes:
-        """Return the header block to write a row with: its id, and its own headers."""
-        if not self.fit(row):
-            return row.header
-        return b"%b%08x" % (self.opening, row.line) + (row.header[8:] or b"\r\n\r\n")
+    def __init__(self, job: str, partition: int, most: int) -> None:
+        super().__init__(most, f"{job}.{partition}.".encode(), ROW_HEADER)
+        self.partition = partition
+        self._job = f"{job}.".encode()
 
     def number(self, header: bytes) -> int | None:
         """Return the row of this task that a message with such a header is; None for others'."""
@@ -78,10 +54,6 @@ class RowIds:
             return None
         place = _PLACE.match(found, len(self._job))
         return (int(place[1]), int(place[2], 16)) if place else None
-
-    @cached_property
-    def _job(self) -> bytes:
-        return b"%b." % self.job.encode()
 
 
 def digest_of(key: str, header: bytes, value: bytes) -> int:

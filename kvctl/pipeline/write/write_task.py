@@ -22,6 +22,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kvctl.atomic_file import PARTIAL
 from kvctl.errors import UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, target_of
+from kvctl.kv.identity import most_bytes
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.worker_connection import connected
@@ -173,8 +174,7 @@ async def _beginning(target: WriteTarget, attempt: Attempt) -> Beginning | None:
 
 def ids_of(job: str, partition: int, target: WriteTarget) -> RowIds:
     """Return the ids of a task's rows in a bucket."""
-    most, limit = target.binding.api.connection.max_payload, target.info["config"].get("max_msg_size", -1)
-    return RowIds(job, partition, min(most, limit) if limit > 0 else most)
+    return RowIds(job, partition, most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
 
 
 def _refuse_speculation() -> None:

@@ -4,11 +4,11 @@ import pytest
 
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.rows import Row
-from kvctl.kv.entry import Operation
 from kvctl.pipeline.write.decision import Decider, Resolution, RowToWrite, WriteMode
 from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
 
-IDS = RowIds("JOB", 3)
+MOST = 1 << 20
+IDS = RowIds("JOB", 3, MOST)
 
 
 def row(line: int, value: str = "v") -> Row:
@@ -16,7 +16,7 @@ def row(line: int, value: str = "v") -> Row:
 
 
 def mine(sequence: int, line: int, value: str = "v", *, ids: RowIds = IDS) -> StoredMessage:
-    return StoredMessage("S", "$KV.B.k", sequence, 0, ids.block(row(line, value)), value.encode())
+    return StoredMessage("S", "$KV.B.k", sequence, 0, ids.block(line, b"", value.encode()), value.encode())
 
 
 def theirs(sequence: int, value: str = "w", header: bytes = b"") -> StoredMessage:
@@ -47,8 +47,8 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
         (5, 5, "v", [mine(9, 12)], Resolution.STORED),  # in another order
         (5, 5, "v", [mine(9, 5, "x")], Resolution.REFUSED),
         (1, 5, "v", [mine(9, 5, "x")], Resolution.REFUSED),
-        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4))], Resolution.WRITE),
-        (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3))], Resolution.WRITE),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("JOB", 4, MOST))], Resolution.WRITE),
+        (5, 5, "v", [mine(9, 5, ids=RowIds("BOJ", 3, MOST))], Resolution.WRITE),
     ],
 )
 def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, outcome):
@@ -126,7 +126,7 @@ def test_a_refused_row_does_not_come_after_later_ones_of_its_key():
     assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is Resolution.STORED
 
 
-ELSEWHERE = RowIds("JOB", 4)
+ELSEWHERE = RowIds("JOB", 4, MOST)
 """Ids of another partition of the job."""
 
 
@@ -140,8 +140,8 @@ ELSEWHERE = RowIds("JOB", 4)
         (1, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Resolution.STORED),
         (5, "v", [mine(9, 7, "x", ids=ELSEWHERE)], Resolution.WRITE),  # all that came is there, and it is not
         (5, "v", [mine(9, 7, "x")], Resolution.WRITE),
-        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Resolution.STORED),  # nobody can tell
-        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4))], Resolution.WRITE),
+        (1, "v", [mine(9, 1, ids=RowIds("BOJ", 4, MOST))], Resolution.STORED),  # nobody can tell
+        (5, "v", [mine(9, 1, ids=RowIds("BOJ", 4, MOST))], Resolution.WRITE),
         (1, "v", [mine(9, 0, "a")], Resolution.WRITE),  # the row before it
         (2, "v", [mine(8, 0, "a"), theirs(9)], Resolution.STORED),
         (5, "v", [mine(7, 3, ids=ELSEWHERE), mine(8, 0, "a")], Resolution.WRITE),  # it comes after the row before it
@@ -194,11 +194,11 @@ def test_a_row_that_may_have_expired_is_not_missing(history):
 
 
 def test_ids_are_read_back():
-    ids = RowIds(new_job(), 12)
-    block = ids.block(Row(77, "k", b"v", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", Operation.DEL))
+    job = new_job()
+    ids = RowIds(job, 12, MOST)
+    block = ids.block(77, b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", b"v")
     assert ids.number(block) == 77
     assert block.endswith(b"\r\nKV-Operation: DEL\r\n\r\n")
-    assert len(ids.block(row(1))) == ids.size
-    assert RowIds(ids.job, 1).number(block) is None
+    assert RowIds(job, 1, MOST).number(block) is None
     assert job_of("one") == job_of("one") != job_of("two")
     assert len(job_of("one")) == len(new_job()) == 8

@@ -11,7 +11,7 @@ from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.write.decision import WriteMode
 from kvctl.pipeline.write.publisher import Publisher, WritePlan
-from kvctl.pipeline.write.row_ids import RowIds
+from kvctl.pipeline.write.write_task import ids_of
 from kvctl.pipeline.write.writer import remove_others
 from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts
 from tests.support.differences import differences
@@ -21,7 +21,8 @@ async def write(client: kvctl.Client, bucket: str, rows: list[dict[str, Any]]) -
     """Write the rows as tasks do; return the revision before them."""
     target = await target_of(client.bucket(bucket))
     since = int(target.info["state"]["last_seq"])
-    await Publisher(target, WritePlan(ids=RowIds("JOB", 0), since=since)).run(chunks(rows, 1000, WriteMode.PUT))
+    plan = WritePlan(ids=ids_of("JOB", 0, target), since=since)
+    await Publisher(target, plan).run(chunks(rows, 1000, WriteMode.PUT))
     return since
 
 

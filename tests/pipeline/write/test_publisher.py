@@ -87,7 +87,7 @@ async def test_rows_are_written_in_order(client, bucket, raw):
 async def test_an_id_of_a_row_is_no_header_of_its_writer(client, bucket):
     await Task(client, bucket)(puts(1))
     entry = await client.bucket(bucket).get("k.0")
-    assert b"Kvctl-Row: JOB.0.00000000" in entry.header
+    assert b"Kvctl-Row: JOB.0.0\r\n" in entry.header
     assert entry.headers == {}
 
 
@@ -367,4 +367,4 @@ async def test_bucket_deleted_concurrently_ends_the_write(own_server, bucket_nam
 
         target = await target_of(client.bucket(bucket_name))
         with pytest.raises(BucketNotFound):
-            await Publisher(target, WritePlan(ids=RowIds("JOB", 0), since=0)).run(deleting())
+            await Publisher(target, WritePlan(ids=RowIds("JOB", 0, 1 << 20), since=0)).run(deleting())
