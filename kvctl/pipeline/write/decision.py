@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
@@ -62,6 +63,25 @@ class RowToWrite(NamedTuple):
     expected: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """Settings of a task's writes."""
+
+    ids: RowIds
+    mode: WriteMode = WriteMode.PUT
+    if_different: bool = False
+    begun: bool = False
+    """True if an attempt may have stored some of the rows already."""
+    since: int | None = None
+    """Revision before all that any attempt stored; None if not known."""
+    floor: int | None = None
+    """Without `since`: a revision before all that attempts of this run stored."""
+    moved: bool = False
+    """True if rows may have been in other partitions in the other attempt."""
+    lenient: bool = False
+    """True if other rows of a key that this attempt lacks may be those of its other tasks."""
+
+
 _LATER = "A later row of the key was stored before it"
 ANOTHER = (
     "An earlier attempt stored a different row of the key: the query is not deterministic "
@@ -76,22 +96,10 @@ _Numbered = Sequence[tuple[int, StoredMessage]]
 class Decider:
     """Decides about the rows of one task; `history` is the number of entries that the bucket keeps per key."""
 
-    def __init__(
-        self,
-        ids: RowIds,
-        mode: WriteMode,
-        history: int,
-        *,
-        if_different: bool = False,
-        moved: bool = False,
-        lenient: bool = False,
-    ) -> None:
-        self._ids = ids
-        self._mode = mode
+    def __init__(self, plan: WritePlan, history: int) -> None:
+        self._plan = plan
+        self._ids = plan.ids
         self._history = history if history > 0 else 1 << 62
-        self._if_different = if_different
-        self._moved = moved
-        self._lenient = lenient
         self._given: array[int] | None = None
         self._matched: set[int] = set()
         """Revisions matched to rows at another place."""
@@ -127,21 +135,21 @@ class Decider:
         if self._owed:  # it has come, even if it was overwritten since
             came = _digest(row)
             self._owed = {revision: digest for revision, digest in self._owed.items() if digest != came}
-        if not since and not self._if_different:
+        if not since and not self._plan.if_different:
             return self._on_condition(asked, last)
         mine = [(number, m) for m in since if (number := self._ids.number(m.header)) is not None]
         if found := self._found(row, mine, since) or self._found_by_value(row, since):
             return Decision(Resolution.STORED, found)
-        if self._if_different and changes_nothing(row, last):
+        if self._plan.if_different and changes_nothing(row, last):
             return Decision(Resolution.UNCHANGED)
         whole = len(since) < self._history and all(operation_of(m.header)[0] is not Operation.PURGE for m in since)
-        if self._lenient:
+        if self._plan.lenient:
             return self._beside_others(asked, last, mine, since, whole)
         later = [(number, m) for number, m in mine if number > row.line and m.sequence not in self._matched]
         other = any(number <= row.line and not self._accounted(row, number, m) for number, m in mine)
         # A row that was not written because it changed nothing leaves no trace, and one that expired may leave none.
         expired = not absent and b"\r\nNats-TTL:" in row.header
-        missing = later and not (self._if_different or expired)
+        missing = later and not (self._plan.if_different or expired)
         if other or (missing and (whole or _surrounded(row, mine) or (absent and self._history > 1))):
             return Decision(Resolution.REFUSED, cause=_LATER if absent or self._given is None else ANOTHER)
         follows = mine or any(m.sequence in self._matched for m in since[-1:])
@@ -169,7 +177,7 @@ class Decider:
 
     def _found(self, row: Row, mine: _Numbered, since: Sequence[StoredMessage]) -> int:
         """Return the revision of the row, at its place or, if partitions may have moved, at any; 0 for none."""
-        floor = self._preceding(row, mine, since) if self._moved else 0
+        floor = self._preceding(row, mine, since) if self._plan.moved else 0
         same = [(number, m) for number, m in mine if m.sequence > floor and _digest(row, m) == _digest(row)]
         for number, message in same:
             if number == row.line:
@@ -182,7 +190,7 @@ class Decider:
 
     def _elsewhere(self, row: Row, since: Sequence[StoredMessage], floor: int) -> StoredMessage | None:
         """Return the row as stored by another partition, if it may have been."""
-        for message in since if self._moved else ():
+        for message in since if self._plan.moved else ():
             place = self._ids.place(message.header)
             if place is None or place[0] == self._ids.partition or message.sequence in self._matched:
                 continue
@@ -211,13 +219,13 @@ class Decider:
         return self._given is not None and number < len(self._given) and self._given[number] == _digest(row, message)
 
     def _overtaken(self, revision: int) -> Decision:
-        if self._mode is WriteMode.PUT:
+        if self._plan.mode is WriteMode.PUT:
             return Decision(Resolution.STORED, revision)
         return Decision(Resolution.REFUSED, cause=f"Unknown outcome: the key was at revision {revision} since")
 
     def _on_condition(self, asked: RowToWrite, last: StoredMessage | None) -> Decision:
         revision = last.sequence if last else 0
-        if self._mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
+        if self._plan.mode is WriteMode.CREATE and last and operation_of(last.header)[0] is Operation.PUT:
             return Decision(Resolution.REFUSED, cause=f"The key exists at revision {revision}")
         if asked.expected is not None and asked.expected != revision:
             error = mismatch(asked.row.key, asked.expected, WrongRevision("", found=revision))

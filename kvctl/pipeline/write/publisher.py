@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kvctl.errors import (
     BucketNotFound,
@@ -41,7 +40,7 @@ from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import counted
 from kvctl.pipeline.write.arrow_rows import RowChunk
-from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Resolution, RowToWrite, WriteMode
+from kvctl.pipeline.write.decision import ANOTHER, Decider, Decision, Resolution, RowToWrite, WriteMode, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds
 
 OnDecision = Callable[[Row, Decision], object]
@@ -51,16 +50,16 @@ OnDecision = Callable[[Row, Decision], object]
 class Resolver(Reconciler[RowToWrite]):
     """Reads, decides and writes, a thousand keys at a time; rows of one key in order."""
 
-    def __init__(self, current: Current, decider: Decider, ids: RowIds, history: int, on_decision: OnDecision) -> None:
-        super().__init__(current)
-        self._decider = decider
-        self._ids = ids
-        self._history = history
+    def __init__(self, target: WriteTarget, plan: WritePlan, on_decision: OnDecision) -> None:
+        super().__init__(Current(target.binding, target.info))
+        self.decider = Decider(plan, target.history)
+        self._ids = plan.ids
+        self._history = target.history
         self._on_decision = on_decision
         self._since: int | None = None
         self._absent: set[str] = set()
         """Keys whose rows are known not to be stored."""
-        self.began: int | None = None
+        self.began = plan.floor
         """Revision before all that any attempt stored, as far as found."""
 
     async def resolve(self, rows: Sequence[RowToWrite], since: int | None, *, absent: bool = False) -> None:
@@ -88,7 +87,7 @@ class Resolver(Reconciler[RowToWrite]):
                 continue  # no answer
             after = since if since is not None else self.began
             came = [m for m in kept.get(key, ()) if after is not None and m.sequence > after]
-            decision = self._decider.decide(asked, last[key], came, absent=key in self._absent)
+            decision = self.decider.decide(asked, last[key], came, absent=key in self._absent)
             if decision.outcome is Resolution.WRITE:
                 missing.append(Retry(asked.row, self._header(asked, decision.revision)))
             else:
@@ -100,12 +99,12 @@ class Resolver(Reconciler[RowToWrite]):
         kept = {key: [m] for key, m in last.items() if m is not None and m.sequence > (since or 0)}
         if self._history == 1:
             return kept
-        longer = {key: m for key, (m,) in kept.items() if not self._decider.certain(self._left[key].row, m)}
+        longer = {key: m for key, (m,) in kept.items() if not self.decider.certain(self._left[key].row, m)}
         found = await self._current.earlier(longer, dict.fromkeys(longer, since or 0))
         return {key: [*found.get(key, ()), *messages] for key, messages in kept.items()}
 
     def _find_beginning(self, kept: dict[str, list[StoredMessage]]) -> None:
-        mine = [m.sequence for messages in kept.values() for m in messages if self._decider.mine(m)]
+        mine = [m.sequence for messages in kept.values() for m in messages if self.decider.mine(m)]
         if mine:
             self.began = min([*mine, *([] if self.began is None else [self.began + 1])]) - 1
 
@@ -165,25 +164,6 @@ Rejected = Callable[[RowChunk, dict[int, str]], object]
 """Receives a batch, and its rows that are not written with their causes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritePlan:
-    """Settings of a task's writes."""
-
-    ids: RowIds
-    mode: WriteMode = WriteMode.PUT
-    if_different: bool = False
-    begun: bool = False
-    """True if an attempt may have stored some of the rows already."""
-    since: int | None = None
-    """Revision before all that any attempt stored; None if not known."""
-    floor: int | None = None
-    """Without `since`: a revision before all that attempts of this run stored."""
-    moved: bool = False
-    """True if rows may have been in other partitions in the other attempt."""
-    lenient: bool = False
-    """True if other rows of a key that this attempt lacks may be those of its other tasks."""
-
-
 class Publisher(BulkWriter):
     """Writes one task's chunks; `rejected` receives each chunk with rows that are not written."""
 
@@ -192,12 +172,7 @@ class Publisher(BulkWriter):
         self._target = target
         self._plan = plan
         self._rejected = rejected
-        self._decider = Decider(
-            plan.ids, plan.mode, target.history, if_different=plan.if_different, moved=plan.moved, lenient=plan.lenient
-        )
-        current = Current(target.binding, target.info)
-        self._resolver = Resolver(current, self._decider, plan.ids, target.history, self._decided)
-        self._resolver.began = plan.floor
+        self._resolver = Resolver(target, plan, self._decided)
         self._looking = plan.begun or plan.if_different
         self._revision = plan.since or 0
         self._run_rows = RUN_ROWS
@@ -221,9 +196,8 @@ class Publisher(BulkWriter):
                     await self._take(chunk)
                 await self._settle()
                 self._retire()
-            if self._decider.owed:
-                count = len(self._decider.owed)
-                keys = counted(count, "key")
+            if owed := self._resolver.decider.owed:
+                keys = counted(len(owed), "key")
                 raise KvctlError(f"A retry produced different rows for {keys}. {ANOTHER}")
         except StreamNotFound:
             raise BucketNotFound(f"Bucket `{bucket}` was deleted while rows were written to it") from None
@@ -251,7 +225,7 @@ class Publisher(BulkWriter):
     async def _resolve(self, chunk: RowChunk) -> None:
         asked = [chunk.asked(at) for at in range(len(chunk.keys))]
         if self._plan.begun:
-            self._decider.note([row for row, _ in asked])
+            self._resolver.decider.note([row for row, _ in asked])
         since = self._plan.since if self._plan.begun else self._revision
         rows = [asked[at] for at in chunk.places()]
         await self._resolver.resolve(rows, since, absent=not self._plan.begun)

@@ -27,8 +27,8 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
-from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.publisher import Publisher, WritePlan
+from kvctl.pipeline.write.decision import WriteMode, WritePlan
+from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.task_registry import Beginning, begin, claim
 

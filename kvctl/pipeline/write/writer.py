@@ -8,7 +8,7 @@ again to complete it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,23 +16,21 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from kvctl.errors import Away, KvctlError, PartlyDone, UsageError, WrongRevision
-from kvctl.jetstream.publish import PublishWindow
-from kvctl.kv.bucket import Bucket
+from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.kv.bulk.bulk_writer import WriteTarget, target_of
 from kvctl.kv.conditional_write import write_headers
-from kvctl.kv.entry import Entry
-from kvctl.kv.names import RESERVED, is_plain
+from kvctl.kv.names import RESERVED, check_key
 from kvctl.kv.read import listing
 from kvctl.phrases import counted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.worker_connection import connected, run
-from kvctl.pipeline.write.arrow_rows import check_columns
-from kvctl.pipeline.write.decision import WriteMode
+from kvctl.pipeline.write.arrow_rows import RowChunk, check_columns
+from kvctl.pipeline.write.decision import WriteMode, WritePlan
+from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.row_ids import job_of, new_job
 from kvctl.pipeline.write.task_registry import begin, forget, release
-from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempted_before, partition, write_rows
+from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempted_before, ids_of, partition, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,10 +206,6 @@ async def _release(options: SourceOptions, job: str, *, over: str | None = None)
                 await forget(target, over)
 
 
-PASSES = 5
-"""Number of passes to delete keys, if connections are lost."""
-
-
 async def remove_others(options: SourceOptions, since: int) -> int:
     """Delete the keys that were last written at this revision or before; return their number.
 
@@ -220,38 +214,30 @@ async def remove_others(options: SourceOptions, since: int) -> int:
     async with connected(options) as client:
         bucket = client.bucket(options.bucket)
         target = await target_of(bucket)
-        removed: set[str] = set()
-        for _ in range(PASSES):
-            lost: list[KvctlError] = []
-            async for entries in listing.entry_batches(target.binding, [], values=False):
-                old = [e for e in entries if e.revision <= since and not e.key.startswith(RESERVED)]
-                await _remove(bucket, target, old, removed, lost)
-            if not lost:
-                return len(removed)
-        raise lost[0]
+        last = int(target.info["state"]["last_seq"])
+        plan = WritePlan(ids=ids_of(new_job(), 0, target), mode=WriteMode.UPDATE, since=last)
+        others: list[str] = []
+        counts = await Publisher(target, plan).run(_deletions(target, since, others))
+        for key in others:
+            await bucket.delete_literal(key)
+    return counts.written + len(others)
 
 
-async def _remove(
-    bucket: Bucket, target: WriteTarget, entries: Sequence[Entry], removed: set[str], lost: list[KvctlError]
-) -> None:
-    """Delete entries on condition of their revisions."""
+async def _deletions(target: WriteTarget, since: int, others: list[str]) -> AsyncIterator[RowChunk]:
+    """Yield deletions on condition of the entries' revisions; non-conforming keys are added to `others`."""
+    import pyarrow as pa
 
-    def done(entry: Entry, _: int) -> None:
-        removed.add(entry.key)
-
-    def failed(_: Entry, error: KvctlError) -> None:
-        if isinstance(error, Away):
-            lost.append(error)
-        elif not isinstance(error, WrongRevision):  # else it was written concurrently
-            raise error
-
-    prefix = target.binding.write_prefix
-    async with PublishWindow(target.binding.api.connection, done, failed) as window:
+    first, header = 0, write_headers(operation="DEL")
+    async for entries in listing.entry_batches(target.binding, [], values=False):
+        old: dict[str, int] = {}
         for entry in entries:
-            if is_plain(entry.key):
-                subject = (prefix + entry.key).encode(errors="surrogateescape")
-                header = write_headers(operation="DEL", expected=entry.revision)
-                await window.send(entry, subject, b"", header)
-            else:
-                await bucket.delete_literal(entry.key)
-                removed.add(entry.key)
+            if entry.revision <= since and not entry.key.startswith(RESERVED):
+                try:
+                    old[check_key(entry.key)] = entry.revision
+                except UsageError:
+                    others.append(entry.key)
+        if old:
+            keys, count = list(old), len(old)
+            rows = pa.RecordBatch.from_pydict({"key": keys})
+            yield RowChunk(rows, first, keys, [b""] * count, [header] * count, list(old.values()))
+            first += count

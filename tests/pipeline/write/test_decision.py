@@ -1,14 +1,20 @@
 """Decisions about a row, from the entries of its key."""
 
+from typing import Any
+
 import pytest
 
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bulk.rows import Row
-from kvctl.pipeline.write.decision import Decider, Resolution, RowToWrite, WriteMode
+from kvctl.pipeline.write.decision import Decider, Resolution, RowToWrite, WriteMode, WritePlan
 from kvctl.pipeline.write.row_ids import RowIds, job_of, new_job
 
 MOST = 1 << 20
 IDS = RowIds("JOB", 3, MOST)
+
+
+def of(history: int, **plan: Any) -> Decider:
+    return Decider(WritePlan(ids=IDS, **plan), history)
 
 
 def row(line: int, value: str = "v") -> Row:
@@ -52,7 +58,7 @@ PURGE = b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n"
     ],
 )
 def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, outcome):
-    decider = Decider(IDS, WriteMode.PUT, history)
+    decider = of(history)
     decider.note([row(0, "a"), row(1, "b"), row(2, "v" if stored and b"v" == stored[0].payload else "w"), row(3)])
     decision = decider.decide(RowToWrite(row(line, value)), stored[-1] if stored else theirs(4), stored)
     assert decision.outcome is outcome, decision
@@ -62,7 +68,7 @@ def test_retried_put_is_decided_by_stored_rows(history, line, value, stored, out
 
 def test_equal_rows_are_counted_separately():
     """In another order than before, each stored one stands for one of them."""
-    decider = Decider(IDS, WriteMode.PUT, 5)
+    decider = of(5)
     decider.note([row(0), row(1)])
     stored = [mine(9, 7)]
     assert decider.decide(RowToWrite(row(0)), stored[0], stored).outcome is Resolution.STORED
@@ -71,7 +77,7 @@ def test_equal_rows_are_counted_separately():
 
 def test_row_that_replaced_others_must_occur_again():
     """Without history it pushed them out, unless the plan gives other rows now."""
-    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider, stored = of(1), mine(9, 4, "w")
     decider.note([row(0)])
     assert decider.decide(RowToWrite(row(0)), stored, [stored]).outcome is Resolution.STORED
     assert decider.owed == {9}
@@ -83,7 +89,7 @@ def test_row_that_replaced_others_must_occur_again():
 
 def test_row_that_others_overwrote_meanwhile_has_come_again():
     """It stood for an earlier one of its key, and is not there any more when it comes."""
-    decider, stored = Decider(IDS, WriteMode.PUT, 1), mine(9, 4, "w")
+    decider, stored = of(1), mine(9, 4, "w")
     decider.note([row(0)])
     assert decider.decide(RowToWrite(row(0)), stored, [stored]).outcome is Resolution.STORED
     assert decider.owed == {9}
@@ -94,7 +100,7 @@ def test_row_that_others_overwrote_meanwhile_has_come_again():
 
 @pytest.mark.parametrize("mode", [WriteMode.CREATE, WriteMode.UPDATE])
 def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode):
-    decision = Decider(IDS, mode, 1).decide(RowToWrite(row(0), 0), theirs(9), [theirs(9)])
+    decision = of(1, mode=mode).decide(RowToWrite(row(0), 0), theirs(9), [theirs(9)])
     assert decision.outcome is Resolution.REFUSED
     assert decision.cause == "Unknown outcome: the key was at revision 9 since"
 
@@ -114,16 +120,16 @@ def test_unknown_outcome_is_not_a_success_in_conditional_modes(mode):
 def test_refused_row_is_known_not_to_be_stored(mode, expected, last, cause):
     """It is known not to be stored: what others have written since says nothing else."""
     since = [last] if last else []
-    decision = Decider(IDS, mode, 1).decide(RowToWrite(row(0), expected), last, since, absent=True)
+    decision = of(1, mode=mode).decide(RowToWrite(row(0), expected), last, since, absent=True)
     assert decision.cause == cause
     assert (decision.outcome is Resolution.WRITE) == (not cause)
 
 
 def test_a_refused_row_does_not_come_after_later_ones_of_its_key():
     asked, last = RowToWrite(row(0)), mine(9, 4, "w")
-    decision = Decider(IDS, WriteMode.PUT, 5).decide(asked, last, [last], absent=True)
+    decision = of(5).decide(asked, last, [last], absent=True)
     assert decision.cause == "A later row of the key was stored before it"
-    assert Decider(IDS, WriteMode.PUT, 1).decide(asked, last, [last], absent=True).outcome is Resolution.STORED
+    assert of(1).decide(asked, last, [last], absent=True).outcome is Resolution.STORED
 
 
 ELSEWHERE = RowIds("JOB", 4, MOST)
@@ -149,7 +155,7 @@ ELSEWHERE = RowIds("JOB", 4, MOST)
     ],
 )
 def test_put_of_a_job_with_other_partitions(history, value, stored, outcome):
-    decider = Decider(IDS, WriteMode.PUT, history, moved=True, lenient=True)
+    decider = of(history, moved=True, lenient=True)
     decider.note([row(0, "a"), *(row(line, "w") for line in range(1, 5)), row(5), row(6, "b")])
     decision = decider.decide(RowToWrite(row(5, value)), stored[-1], stored)
     assert decision.outcome is outcome, decision
@@ -157,7 +163,7 @@ def test_put_of_a_job_with_other_partitions(history, value, stored, outcome):
 
 
 def test_rows_of_a_key_that_moved_keep_their_order():
-    decider = Decider(IDS, WriteMode.PUT, 5, moved=True, lenient=True)
+    decider = of(5, moved=True, lenient=True)
     decider.note([row(0, "a"), row(1, "b"), row(2, "a")])
     stored = [mine(7, 1, "a", ids=ELSEWHERE), mine(8, 2, "b", ids=ELSEWHERE)]
     assert [decider.decide(RowToWrite(row(n, v)), stored[-1], stored) for n, v in enumerate("aba")] == [
@@ -168,7 +174,7 @@ def test_rows_of_a_key_that_moved_keep_their_order():
 
 
 def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too():
-    decider = Decider(IDS, WriteMode.PUT, 5, moved=True)
+    decider = of(5, moved=True)
     decider.note([row(0)])
     assert decider.decide(RowToWrite(row(0)), mine(9, 7, ids=ELSEWHERE), [mine(9, 7, ids=ELSEWHERE)]).revision == 9
     assert decider.decide(RowToWrite(row(0)), mine(10, 0, "x"), [mine(10, 0, "x")]).outcome is Resolution.REFUSED
@@ -176,7 +182,7 @@ def test_other_rows_under_the_id_of_a_write_are_refused_in_other_partitions_too(
 
 @pytest.mark.parametrize("history", [1, 2, 5])
 def test_a_row_that_changed_nothing_is_not_missing(history):
-    decider = Decider(IDS, WriteMode.PUT, history, if_different=True)
+    decider = of(history, if_different=True)
     decider.note([row(0, "old"), row(1, "new")])
     decision = decider.decide(RowToWrite(row(0, "old")), mine(9, 1, "new"), [mine(9, 1, "new")])
     assert decision.outcome is Resolution.STORED, decision
@@ -184,7 +190,7 @@ def test_a_row_that_changed_nothing_is_not_missing(history):
 
 @pytest.mark.parametrize("history", [1, 5])
 def test_a_row_that_may_have_expired_is_not_missing(history):
-    decider = Decider(IDS, WriteMode.PUT, history)
+    decider = of(history)
     expiring = Row(1, "k", b"w", header=b"NATS/1.0\r\nNats-TTL: 1s\r\n\r\n")
     decider.note([row(0), expiring, row(2)])
     stored = [mine(7, 0), mine(9, 2)][-history:]

@@ -9,8 +9,8 @@ import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.publisher import Publisher, WritePlan
+from kvctl.pipeline.write.decision import WriteMode, WritePlan
+from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.write_task import ids_of
 from kvctl.pipeline.write.writer import remove_others
 from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts

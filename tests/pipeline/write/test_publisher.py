@@ -12,8 +12,8 @@ import kvctl
 from kvctl.errors import BucketNotFound, KvctlError, ServerError
 from kvctl.kv.bulk.bulk_writer import target_of
 from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
-from kvctl.pipeline.write.decision import WriteMode
-from kvctl.pipeline.write.publisher import Publisher, WritePlan
+from kvctl.pipeline.write.decision import WriteMode, WritePlan
+from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.write_task import ids_of
 from tests.support.differences import differences
