@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import kvctl
 from kvctl.contexts import Context, resolve
-from kvctl.errors import AuthenticationRefused, Away, KvctlError, NoServer
+from kvctl.errors import Away, KvctlError
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
@@ -28,7 +28,7 @@ TIMEOUT = timedelta(seconds=30)
 """Default timeout of a request: creating a consumer of a million keys takes a busy server longer than 5 s."""
 
 AWAY_S = 60.0
-"""Seconds that a task waits for a server that is away."""
+"""Seconds that a task, a stream or a capture waits for a server that is away."""
 RETRY_PAUSE_S = 0.2
 
 
@@ -56,18 +56,24 @@ async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
     In a task, which Spark would repeat at once and no more than a few times, a server that is away is waited for.
     Raises NoServer, AuthenticationRefused, and as `context_of`.
     """
-    deadline = time.monotonic() + (AWAY_S if _in_task() else 0)
     async with AsyncExitStack() as stack:
-        while True:
-            try:
-                client = await stack.enter_async_context(kvctl.connect(context_of(options)))
-                break
-            except NoServer as error:
-                if isinstance(error, AuthenticationRefused) or time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(RETRY_PAUSE_S)
+        client = await _patiently(
+            lambda: stack.enter_async_context(kvctl.connect(context_of(options))), AWAY_S if _in_task() else 0
+        )
         client.connection.repeats = 1
         yield client
+
+
+async def _patiently(work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
+    """Return the result of the work, which is repeated for some time while the server is away. Raises Away."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await work()
+        except Away:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(RETRY_PAUSE_S)
 
 
 def _in_task() -> bool:
@@ -80,14 +86,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run the coroutine; KvctlErrors are marked for the driver. Works in notebooks, too, where a loop is running."""
     with crossing():
         if asyncio._get_running_loop() is None:
-            return _run(work)
+            return asyncio.run(work)
         with ThreadPoolExecutor(1) as beside:
-            return beside.submit(_run, work).result()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner() as runner:
-        return runner.run(work)
+            return beside.submit(asyncio.run, work).result()
 
 
 def iterate(begin: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
@@ -120,9 +121,6 @@ async def _next(items: AsyncGenerator[T, None]) -> T:
     return await anext(items)
 
 
-CONNECT_DEADLINE_S = 15.0
-"""Seconds to wait for an unreachable server."""
-
 Work = Callable[[kvctl.Client], Coroutine[Any, Any, T]]
 
 
@@ -136,29 +134,20 @@ class LastingConnection:
         self._client: kvctl.Client | None = None
 
     def ask(self, work: Work[T]) -> T:
-        """Return the result of the work; repeated while the server is unreachable. Raises NoServer, and as the work."""
-        deadline = time.monotonic() + CONNECT_DEADLINE_S
-        while True:
-            try:
-                return self._carry_out(work)
-            except Away:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
+        """Return the result of the work; repeated while the server is away. Raises Away, and as the work."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="kvctl-connection", daemon=True).start()
+        asked = _patiently(lambda: self._with_client(work), AWAY_S)
+        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
 
     def close(self) -> None:
         """Close the connection; another `ask` opens one again."""
         if self._loop is None:
             return
-        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(CONNECT_DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop).result(AWAY_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop = None
-
-    def _carry_out(self, work: Work[T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="kvctl-connection", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(self._with_client(work), self._loop).result()
 
     async def _with_client(self, work: Work[T]) -> T:
         if self._client is None or self._client.connection.closed:

@@ -46,8 +46,6 @@ A_BATCH = 1_000_000
 """Maximum number of revisions of a batch, which a killed capture may read again."""
 BATCH_BYTES = 256 << 20
 """Maximum bytes of rows that the driver merges at a time; larger batches are read again in smaller ones."""
-PATIENCE_S = 60.0
-"""Seconds that a batch is repeated while the server is away."""
 PAUSE_S = 0.2
 
 
@@ -195,7 +193,7 @@ class _Capture:
         return 0
 
     def _repeated(self, work: Any) -> int:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + worker_connection.AWAY_S
         while True:
             try:
                 with self._engine.explaining():

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -35,6 +34,8 @@ ANSWER_TIMEOUT_S = 20.0
 PORTS = {"spark": 7077, "sc": 15002}
 QUICKLY = "-XX:TieredStopAtLevel=1"
 """Option of a JVM that compiles in a fraction of the time, to slower code."""
+SETTINGS = {"spark.sql.session.timeZone": "UTC"}
+"""Settings of any session, a Connect server's too."""
 PYTHON = "spark.pyspark.python"
 OF_SERVER = (PYTHON, "spark.archives", "spark.submit.pyFiles")
 """Settings that a client of a Connect server cannot change."""
@@ -55,27 +56,24 @@ class SparkTarget:
         """Raises UsageError for invalid values."""
         if self.master and self.remote:
             raise UsageError("`--master` and `--remote` cannot be combined")
-        if self.master == "" or self.remote == "":
-            raise UsageError(f"`--{'master' if self.master == '' else 'remote'}` is empty")
-        if self.master and not _MASTER.fullmatch(self.master):
+        if self.master is not None and not _MASTER.fullmatch(self.master):
             raise UsageError(
                 f"`--master {self.master}` is not a Spark cluster", hint="Write it like `--master spark://HOST:7077`"
             )
-        if self.remote and not self.remote.startswith(("sc://", "local")):
+        if self.remote is not None and not self.remote.startswith(("sc://", "local")):
             raise UsageError(
                 f"`--remote {self.remote}` is not a Spark Connect server",
                 hint="Write it like `--remote sc://HOST:15002`",
             )
         for name in (name for name in OF_SERVER if name in self.conf and (self.remote or "").startswith("sc://")):
             raise UsageError(f"`{name}` is a setting of the Spark Connect server", hint="Start the server with it")
-        python = self.conf.get(PYTHON) or ""
         if "spark.archives" in self.conf and self.python is None:
             raise UsageError(
                 "`spark.archives` has a Python that nothing names",
                 hint="Name it with `--conf spark.pyspark.python=./NAME/bin/python`, for an archive `FILE#NAME`",
             )
-        if ".." in Path(python).parts:
-            raise UsageError(f"`spark.pyspark.python` {python} leads out of the directory of an executor")
+        if ".." in Path(self.conf.get(PYTHON) or "").parts:
+            raise UsageError(f"`{PYTHON}` {self.conf[PYTHON]} leads out of the directory of an executor")
 
     @property
     def python(self) -> str | None:
@@ -181,13 +179,11 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            found = explained(error, self.log_tail) if isinstance(error, Exception) else error
-            if found is not None and found is not error:
-                raise found from error
+            with self.explaining():
+                if error is not None:
+                    raise error
         finally:
             self.close()
 
@@ -255,11 +251,15 @@ class Engine:
 
     def _connected(self, remote: str) -> "SparkSession":
         """Start a client of a Connect server; `local[N]` starts one here, as pyspark does."""
+        from pyspark.sql import SparkSession
+
         if not remote.startswith("local"):
-            return _builder({**session_settings(), **self.target.conf}).remote(remote).getOrCreate()
-        ours = {k: v for k, v in settings(self.target, str(self.scratch)).items() if k != "spark.master"}
+            return SparkSession.builder.config(map={**SETTINGS, **self.target.conf}).remote(remote).getOrCreate()
+        ours: dict[str, Any] = {
+            k: v for k, v in settings(self.target, str(self.scratch)).items() if k != "spark.master"
+        }
         with _environment(self._surroundings()), open(self._log, "ab") as log, _descriptor_2(log.fileno()):
-            return _builder(ours).remote(remote).getOrCreate()
+            return SparkSession.builder.config(map=ours).remote(remote).getOrCreate()
 
     def _surroundings(self) -> dict[str, str | None]:
         """Return environment variables for the JVM, and so for the Python workers that it starts."""
@@ -293,7 +293,7 @@ def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
 def settings(target: SparkTarget, scratch: str, java_options: str = "") -> dict[str, str]:
     """Return every setting of a classic session; `target.conf` overrides ours."""
     ours = {
-        **session_settings(),
+        **SETTINGS,
         "spark.app.name": "kvctl",
         "spark.master": with_retries(target.master or LOCAL),
         "spark.ui.enabled": "false",
@@ -310,26 +310,12 @@ def settings(target: SparkTarget, scratch: str, java_options: str = "") -> dict[
     return ours | {"spark.driver.extraJavaOptions": " ".join(filter(None, (*options, given)))}
 
 
-def session_settings() -> dict[str, str]:
-    """Return settings that apply to any session, a Connect server's too."""
-    return {"spark.sql.session.timeZone": "UTC"}
-
-
 def with_retries(master: str) -> str:
     """Return `local`, `local[N]` with the attempts at a task of `LOCAL`; any other master unchanged."""
     if master == "local":
         return "local[1,4]"
     inside = master.removeprefix("local[").removesuffix("]")
     return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
-
-
-def _builder(settings: Mapping[str, str]) -> "SparkSession.Builder":
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder
 
 
 def _cores() -> int:
