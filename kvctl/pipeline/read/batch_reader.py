@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -30,7 +31,8 @@ from kvctl.phrases import quoted
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.columns import check_schema
-from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, ReadPlan, Revisions, names_of, plan
+from kvctl.pipeline.read.offsets import Revisions
+from kvctl.pipeline.read.snapshot_plan import LATEST, Cut, Keys, Part, ReadPlan, names_of, plan
 from kvctl.pipeline.worker_connection import connected, iterate, run
 from kvctl.wire import RawFrame
 
@@ -209,13 +211,12 @@ def _sequence(frame: RawFrame) -> int:
     return delivery(frame[1])[0]
 
 
+@dataclass(frozen=True)
 class KvPartition(InputPartition):
     """One task's part of a cut."""
 
-    def __init__(self, cut: Cut, part: Part) -> None:
-        super().__init__(part)
-        self.cut = cut
-        self.part = part
+    cut: Cut
+    part: Part
 
 
 class KvReader(DataSourceReader):

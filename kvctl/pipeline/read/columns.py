@@ -53,11 +53,11 @@ def check_schema(schema: StructType) -> None:
     """Raises UsageError for an unknown column, or one of another type."""
     for field in schema.fields:
         _check_name(field.name, "The schema")
-        wanted = TYPES[field.name]
-        if _plain(field.dataType) != _plain(wanted):
+        kind, wanted = field.dataType.simpleString(), TYPES[field.name].simpleString()
+        if kind != wanted:
             raise UsageError(
-                f"Column `{field.name}` has type {wanted.simpleString()}, not {field.dataType.simpleString()}",
-                hint=f"Use `{field.name} {wanted.simpleString()}` in the schema, and cast it afterwards",
+                f"Column `{field.name}` has type {wanted}, not {kind}",
+                hint=f"Use `{field.name} {wanted}` in the schema, and cast it afterwards",
             )
 
 
@@ -65,7 +65,3 @@ def _check_name(name: str, where: str) -> None:
     if name not in TYPES:
         hint = did_you_mean(name, TYPES, f"Columns are {', '.join(TYPES)}")
         raise UsageError(f"{where} has an unknown column `{name}`", hint=hint)
-
-
-def _plain(kind: DataType) -> str:
-    return kind.simpleString()

@@ -185,12 +185,28 @@ def check_start(revision: int, extent: StreamExtent) -> None:
         )
 
 
-def ranges(after: int, last: int, partitions: int, least: int = 1) -> list[tuple[int, int]]:
-    """Split the revisions above `after` up to `last` into at most `partitions` ranges of similar length, in order.
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """Revisions from `first` to `last`, both included."""
 
-    They are `least` ranges even if these are small.
-    """
-    length = last - after
-    count = min(max(least, min(partitions, length // SMALLEST)), max(length, 0))
-    edges = [after + length * number // count for number in range(count + 1)] if count else []
-    return [(low + 1, high) for low, high in pairwise(edges)]
+    first: int
+    last: int
+    expected: int | None = None
+    """Number of messages when the read was planned; None if not known."""
+
+
+def even(first: int, last: int, parts: int) -> list[Revisions]:
+    """Return at most `parts` ranges of about the same number of revisions, whatever they contain."""
+    starts = starts_of(first, last, parts)
+    return [Revisions(start, end - 1) for start, end in pairwise([*starts, last + 1])]
+
+
+def starts_of(first: int, last: int, parts: int) -> list[int]:
+    """Return the first revisions of at most `parts` ranges of similar length."""
+    count = min(parts, last - first + 1)
+    return [first + (last - first + 1) * number // count for number in range(count)]
+
+
+def ranges(after: int, last: int, partitions: int, least: int = 1) -> list[Revisions]:
+    """Split the revisions above `after` up to `last` into at most `partitions` ranges, but at least `least` ones."""
+    return even(after + 1, last, max(least, min(partitions, (last - after) // SMALLEST)))

@@ -36,19 +36,10 @@ from kvctl.kv.read.listing import key_filter
 from kvctl.kv.resolve import Binding
 from kvctl.kv.stream_kind import Kind, kind_of
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.offsets import Revisions, even, starts_of
 from kvctl.units import format_time, parse_time
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Revisions:
-    """Revisions from `first` to `last`, both included."""
-
-    first: int
-    last: int
-    expected: int | None = None
-    """Number of messages when the read was planned; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +53,7 @@ class Keys:
 
 def probes(first: int, last: int, parts: int) -> list[int]:
     """Return revisions to count from in order to choose the split points; the first one is `first`."""
-    return _starts(first, last, max(parts, min(4 * parts, MOST_PROBES)) if parts > 1 else 1)
-
-
-def even(first: int, last: int, parts: int) -> list[Revisions]:
-    """Return at most `parts` ranges of about the same number of revisions, whatever they contain."""
-    starts = _starts(first, last, parts)
-    return [Revisions(start, end - 1) for start, end in pairwise([*starts, last + 1])]
+    return starts_of(first, last, max(parts, min(4 * parts, MOST_PROBES)) if parts > 1 else 1)
 
 
 def cut_by_count(starts: Sequence[int], left: Sequence[int], last: int, parts: int) -> list[Revisions]:
@@ -99,11 +84,6 @@ def runs(items: Sequence[T], weights: Sequence[int], parts: int) -> list[list[T]
             due = number
         found[-1].append(item)
     return found
-
-
-def _starts(first: int, last: int, parts: int) -> list[int]:
-    count = min(parts, last - first + 1)
-    return [first + (last - first + 1) * number // count for number in range(count)]
 
 
 Part = Revisions | Keys

@@ -36,6 +36,7 @@ from kvctl.pipeline.read.columns import check_schema
 from kvctl.pipeline.read.offsets import (
     PARTITIONS,
     Offset,
+    Revisions,
     StreamExtent,
     check,
     check_same,
@@ -45,7 +46,7 @@ from kvctl.pipeline.read.offsets import (
     offsets_of,
     ranges,
 )
-from kvctl.pipeline.read.snapshot_plan import Cut, Revisions, names_of, starting_time_ns
+from kvctl.pipeline.read.snapshot_plan import Cut, names_of, starting_time_ns
 from kvctl.pipeline.worker_connection import LastingConnection, connected, iterate
 from kvctl.wire import RawFrame
 
@@ -60,10 +61,9 @@ Offsets = dict[str, Offset]
 
 @dataclass(frozen=True)
 class RevisionRange(InputPartition):
-    """Part of a task: all revisions of a bucket from `first` to `last`, in order."""
+    """Part of a task: revisions of a bucket, in order."""
 
-    first: int
-    last: int
+    part: Revisions
     start: Offset
     """Start of the batch."""
     bucket: str
@@ -140,9 +140,9 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             least = options.min_partitions or 1
             most = options.partitions or max(PARTITIONS, least)
             return [
-                RevisionRange(*edges, begin, name)
+                RevisionRange(part, begin, name)
                 for name, (begin, last) in spans.items()
-                for edges in ranges(begin.revision, last.revision, most, least)
+                for part in ranges(begin.revision, last.revision, most, least)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -217,21 +217,19 @@ class KvStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waits = least is not None and available < least and self._until is None
         return waits and time.monotonic() - self._planned < delay
 
-    async def _rows(self, part: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
+    async def _rows(self, share: RevisionRange) -> AsyncGenerator[RecordBatch, None]:
         """Yield the rows; checks the bucket again, as a batch may be read long after it was planned."""
-        options, name = self._options, part.bucket
+        options, name, part = self._options, share.bucket, share.part
         async with connected(options) as client:
             source, now = await look(client.bucket(name))
-            start = (
-                part.start if part.first == part.start.revision + 1 else replace(part.start, revision=part.first - 1)
-            )
+            start = replace(share.start, revision=part.first - 1)
             check(start, now, loss=options.fail_on_data_loss)
             watch = LossWatch(client.bucket(name), start, part.last) if options.fail_on_data_loss else None
             place = (name, source.stream, source.prefix, source.api.prefix)
             cut = Cut(*place, now.incarnation, part.last, options.filter)
             decoder = Decoder(self._schema, name, source.prefix)
             reading = PartReading(source.api, cut, replace(options, mode="changes"), decoder, watch)
-            async with aclosing(reading.batches(Revisions(part.first, part.last))) as batches:
+            async with aclosing(reading.batches(part)) as batches:
                 async for batch in batches:
                     yield batch
 
@@ -250,8 +248,6 @@ def _check_options(options: SourceOptions) -> None:
 
 
 EARLIEST, LATEST = "earliest", "latest"
-_PROBES = 40
-"""Number of halvings of the largest possible range."""
 
 
 async def look(bucket: Bucket) -> tuple[Binding, StreamExtent]:
@@ -304,34 +300,26 @@ async def reach(binding: Binding, extent: StreamExtent, after: int, last: int, m
 
     If revisions in between are missing, existing ones are counted, so that a batch is seldom much smaller.
     """
-    low = max(after, extent.first - 1) + most
-    if low >= last or not extent.gaps:
-        return min(low, last)
-    high = last + 1  # the range up to here has more than `most`, unless it is everything
-    for _ in range(_PROBES):
-        if high - low <= 1:
-            break
-        middle = low + (high - low) // 2 if high <= last else last
-        counted = await _between(binding, after, middle)
+    begin, entries, length = max(after, extent.first - 1), 0, most
+    while extent.gaps and begin < last and 2 * entries <= most <= length:
+        end = min(begin + length, last)
+        counted = await _between(binding, after, end)
         if counted > most:
-            high = middle
+            length //= 2
         else:
-            low = middle
-            if 2 * counted > most:
-                break
-    return low
+            begin, entries, length = end, counted, 2 * length
+    return min(begin + most - entries, last)
 
 
 async def _between(binding: Binding, after: int, last: int) -> int:
     """Count the entries above one revision and up to another; may count too many during concurrent writes."""
-    beyond = await _above(binding, last)
-    return await _above(binding, after) - beyond
 
+    async def above(revision: int) -> int:
+        config = {"deliver_policy": "by_start_sequence", "opt_start_seq": revision + 1}
+        return await admin.count(binding.api, binding.stream, **config)
 
-async def _above(binding: Binding, revision: int) -> int:
-    return await admin.count(
-        binding.api, binding.stream, deliver_policy="by_start_sequence", opt_start_seq=revision + 1
-    )
+    beyond = await above(last)
+    return await above(after) - beyond
 
 
 ROWS = 10_000

@@ -139,14 +139,8 @@ def chunk_of(batch: pa.RecordBatch, first: int, mode: WriteMode) -> RowChunk:
 def _values(columns: dict[str, Any], count: int) -> list[bytes]:
     if "value" not in columns:
         return [b""] * count
-    import pyarrow as pa
-
-    column = columns["value"]
-    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
-        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
-    return (
-        [b"" if value is None else value for value in column.to_pylist()] if column.null_count else column.to_pylist()
-    )
+    values: list[bytes] = columns["value"].cast("large_binary").fill_null(b"").to_pylist()
+    return values
 
 
 def _check_keys(chunk: RowChunk, keys: Sequence[str | None]) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -28,7 +27,7 @@ from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.worker_connection import connected
 from kvctl.pipeline.write.arrow_rows import RowChunk, chunk_of
 from kvctl.pipeline.write.decision import WriteMode, WritePlan
-from kvctl.pipeline.write.publisher import Publisher
+from kvctl.pipeline.write.publisher import Publisher, Rejected
 from kvctl.pipeline.write.row_ids import RowIds
 from kvctl.pipeline.write.task_registry import Beginning, begin, claim
 
@@ -39,49 +38,35 @@ if TYPE_CHECKING:
 CAUSE = "cause"
 
 
-class DeadLetters:
-    """File of one task, complete or not there: it is stored when the task ends, and replaces that of an attempt before.
+@contextmanager
+def dead_letters(place: TablePlace, task: str) -> Iterator[Rejected]:
+    """Give a function that adds rejected rows to a file of the task: stored when the block ends, or not at all.
 
-    A context manager. Raises KvctlError if the folder is not writable.
+    It replaces the file of an attempt before. Raises KvctlError if the folder is not writable.
     """
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    def __init__(self, place: TablePlace, task: str) -> None:
-        self._place = place
-        self._task = task
-        self._file: BinaryIO | None = None
-        self._writer: Any = None
+    name, writers = f"{task}.parquet", list[parquet.ParquetWriter]()
+    with tempfile.TemporaryFile() as file:
+        with ExitStack() as stack:
 
-    def __enter__(self) -> DeadLetters:
-        return self
+            def add(chunk: RowChunk, causes: dict[int, str]) -> None:
+                places = sorted(causes)
+                rows = pa.Table.from_batches([chunk.batch.take(pa.array(places, pa.int32()))])
+                table = rows.append_column(CAUSE, pa.array([causes[at] for at in places], pa.string()))
+                if not writers:
+                    writers.append(stack.enter_context(parquet.ParquetWriter(file, table.schema)))
+                writers[0].write_table(table)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        name = f"{self._task}.parquet"
-        if self._file is None:
-            if kind is None and self._place.sizes([name]):
-                self._place.remove([name])
-            return
-        with self._file as file:
-            self._writer.close()
-            if kind is None:
-                file.seek(0)
-                partial = f"_{self._task}.{secrets.token_hex(4)}{PARTIAL}"
-                self._place.write(partial, file)
-                self._place.move(partial, name)
-
-    def add(self, chunk: RowChunk, causes: dict[int, str]) -> None:
-        """Add these rows of a batch."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        places = sorted(causes)
-        rows = chunk.batch.take(pa.array(places, pa.int32()))
-        table = pa.Table.from_batches([rows]).append_column(CAUSE, pa.array([causes[at] for at in places], pa.string()))
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115
-            self._writer = parquet.ParquetWriter(self._file, table.schema)
-        self._writer.write_table(table)
+            yield add
+        if writers:
+            file.seek(0)
+            partial = f"_{task}.{secrets.token_hex(4)}{PARTIAL}"
+            place.write(partial, file)
+            place.move(partial, name)
+        elif place.sizes([name]):
+            place.remove([name])
 
 
 SHOWN = 5
@@ -129,13 +114,13 @@ async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator
     mode = WriteMode(options.write_mode)
     result = TaskResult(attempt.job)
     with ExitStack() as stack:
-        rejected: list[Callable[[RowChunk, dict[int, str]], None]] = [result.take]
+        rejected: list[Rejected] = [result.take]
         if options.dead_letter:
             # Spark does not read files whose names begin with `_`, as a job's may.
             task = f"rejected-{attempt.job}-{attempt.partition}"
-            place = options.dead_letter if isinstance(options.dead_letter, TablePlace) else None
-            letters = stack.enter_context(DeadLetters(place or TablePlace.parse(str(options.dead_letter)), task))
-            rejected.append(letters.add)
+            given = options.dead_letter
+            place = given if isinstance(given, TablePlace) else TablePlace.parse(given)
+            rejected.append(stack.enter_context(dead_letters(place, task)))
         async with connected(options) as client:
             target = await target_of(client.bucket(options.bucket))
             plan = await _plan(options, attempt, target)

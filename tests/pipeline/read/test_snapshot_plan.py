@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvctl.errors import HistoryLost
-from kvctl.pipeline.read.snapshot_plan import Revisions, cut_by_count, even, probes, runs
+from kvctl.pipeline.read.offsets import Revisions
+from kvctl.pipeline.read.snapshot_plan import cut_by_count, probes, runs
 from tests.pipeline.reading import Read
 from tests.support.proxy import DOWN, Proxy
 from tests.support.raw import RawClient
@@ -36,15 +37,6 @@ def test_ranges_are_even_where_the_messages_are():
     held = range(501, 1001)
     left = [sum(1 for revision in held if revision >= start) for start in starts]
     assert [part.expected for part in cut_by_count(starts, left, 1000, 4)] == [125, 125, 125, 125]
-
-
-@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 10))
-def test_even_ranges_cover_all_revisions_once(first, more, parts):
-    found = even(first, first + more, parts)
-    assert [revision for part in found for revision in range(part.first, part.last + 1)] == list(
-        range(first, first + more + 1)
-    )
-    assert len(found) == min(parts, more + 1)
 
 
 def test_nothing_is_cut_into_nothing():

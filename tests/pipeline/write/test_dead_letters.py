@@ -1,4 +1,4 @@
-"""Files of rejected rows, beside links that somebody planted."""
+"""Files of rejected rows."""
 
 import os
 from contextlib import suppress
@@ -10,7 +10,7 @@ import pytest
 from kvctl.errors import KvctlError
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.write.arrow_rows import RowChunk
-from kvctl.pipeline.write.write_task import DeadLetters
+from kvctl.pipeline.write.write_task import dead_letters
 
 
 def chunk(*keys: str) -> RowChunk:
@@ -19,52 +19,40 @@ def chunk(*keys: str) -> RowChunk:
     return RowChunk(batch, 0, list(keys), [b"v"] * len(keys), None, None)
 
 
-@pytest.fixture
-def victim(tmp_path):
-    """A file that nothing may touch."""
-    path = tmp_path / "victim"
-    path.write_text("precious")
-    return path
-
-
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_rejected_rows_are_written_past_a_link_under_the_former_temporary_name(tmp_path, victim, scheme):
+def test_rejected_rows_are_a_file_when_the_task_ends(tmp_path, scheme):
     folder = tmp_path / "dead"
-    folder.mkdir()
-    planted = folder / f"_job.0.{os.getpid()}.part"
-    planted.symlink_to(victim)
-    with DeadLetters(TablePlace.parse(f"{scheme}{folder}"), "job.0") as letters:
-        letters.add(chunk("a", "b", "c"), {0: "first", 2: "last"})
-        letters.add(chunk("d"), {0: "more"})
-        assert not list(folder.glob("*.parquet"))
+    with dead_letters(TablePlace.parse(f"{scheme}{folder}"), "job.0") as add:
+        add(chunk("a", "b", "c"), {0: "first", 2: "last"})
+        add(chunk("d"), {0: "more"})
+        assert not folder.exists()
+    assert os.listdir(folder) == ["job.0.parquet"]
     assert pq.read_table(folder / "job.0.parquet").to_pydict() == {
         "key": ["a", "c", "d"],
         "value": [b"v"] * 3,
         "cause": ["first", "last", "more"],
     }
-    assert victim.read_text() == "precious"
-    assert sorted(os.listdir(folder)) == sorted([planted.name, "job.0.parquet"])
 
 
 def test_rejected_rows_of_a_failed_task_leave_no_file(tmp_path):
-    letters = DeadLetters(TablePlace(str(tmp_path)), "job.0")
-    with suppress(RuntimeError), letters:
-        letters.add(chunk("a"), {0: "cause"})
+    with suppress(RuntimeError), dead_letters(TablePlace(str(tmp_path)), "job.0") as add:
+        add(chunk("a"), {0: "cause"})
         raise RuntimeError
     assert os.listdir(tmp_path) == []
 
 
 def test_rejected_rows_of_a_former_attempt_are_removed_by_one_without_any(tmp_path):
     place = TablePlace(str(tmp_path / "dead"))
-    with DeadLetters(place, "job.0") as letters:
-        letters.add(chunk("a"), {0: "cause"})
+    with dead_letters(place, "job.0") as add:
+        add(chunk("a"), {0: "cause"})
     assert place.listing().keys() == {"job.0.parquet"}
-    with DeadLetters(place, "job.0"):
+    with dead_letters(place, "job.0"):
         pass
     assert place.listing() == {}
 
 
-def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(victim):
-    place = TablePlace(f"{victim}/dead")
-    with pytest.raises(KvctlError, match="Could not write"), DeadLetters(place, "job.0") as letters:
-        letters.add(chunk("a"), {0: "cause"})
+def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    place = TablePlace(str(tmp_path / "file" / "dead"))
+    with pytest.raises(KvctlError, match="Could not write"), dead_letters(place, "job.0") as add:
+        add(chunk("a"), {0: "cause"})
