@@ -39,6 +39,15 @@ def test_options_have_distinct_names():
         ({"bucket": "B", "fromRevision": "3"}, "`fromRevision` requires mode changes"),
         ({"bucket": "B", "mode": "changes", "fromRevision": "3", "toRevision": "2"}, "3 is greater than `to"),
         ({"bucket": "B", "domain": "hub", "apiPrefix": "$JS.hub.API"}, "cannot be combined"),
+        ({"bucket": "B", "startingRevision": "last"}, "`startingRevision`: `last` is not earliest, latest or a"),
+        ({"bucket": "B", "startingRevision": "5", "startingTime": "-1h"}, "cannot be combined"),
+        ({"bucket": "B", "buckets": "C"}, "Only one of the options"),
+        ({"buckets": "B,C", "asOf": "5"}, "`asOf` is a revision of one bucket"),
+        ({"buckets": "B,C", "startingRevision": "5"}, "`startingRevision` is a revision of one bucket"),
+        ({"bucketPattern": "a("}, "is not a regular expression"),
+        ({"bucket": "B", "mode": "changes", "toRevision": "1", "endingTime": "-1h"}, "cannot be combined"),
+        ({"bucket": "B", "minPartitions": "3", "partitions": "2"}, "3 is greater than `partitions`, 2"),
+        ({"bucket": "B", "minRevisionsPerTrigger": "3", "maxRevisionsPerTrigger": "2"}, "3 is greater than"),
     ],
 )
 def test_invalid_value_names_the_option(given, said):

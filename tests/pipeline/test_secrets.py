@@ -60,7 +60,7 @@ with Engine(SparkTarget(master=master, conf=conf)) as engine:
     pages += [f"{application}/sql?details=true&planDescription=true&length=100"]
     for url in pages:
         print(url, urllib.request.urlopen(url, timeout=60).read().decode())
-    print(Path(engine._start.scratch, "spark.log").read_text())
+    print(Path(engine.scratch, "spark.log").read_text())
 """
 
 

@@ -72,6 +72,11 @@ class RawClient:
         """Write a key as any client would; its revision."""
         return int(self.request(f"$KV.{bucket}.{key}", value, headers).json()["seq"])
 
+    def state(self, bucket: str) -> dict[str, Any]:
+        """The state of a bucket's stream."""
+        found: dict[str, Any] = self.api(f"STREAM.INFO.KV_{bucket}")["state"]
+        return found
+
     def create_bucket(
         self, bucket: str, entries: Mapping[str, bytes] | None = None, **config: object
     ) -> dict[str, Any]:

@@ -89,22 +89,6 @@ class TestSeveralBuckets:
         for options, tasks in (({"partitions": "6"}, 6), ({"partitions": "2"}, 3), ({"minPartitions": "7"}, 9)):
             assert len(Read(server.url, "", buckets=",".join(names), mode="changes", **options).parts) == tasks
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"bucket": "a", "buckets": "b"}, "Only one of the options"),
-            ({"buckets": "a,b", "asOf": "5"}, "`asOf` is a revision of one bucket"),
-            ({"buckets": "a,b", "startingRevision": "5"}, "`startingRevision` is a revision of one bucket"),
-            ({"bucketPattern": "a("}, "is not a regular expression"),
-            ({"bucket": "a", "mode": "changes", "toRevision": "1", "endingTime": "-1h"}, "cannot be combined"),
-            ({"bucket": "a", "minPartitions": "3", "partitions": "2"}, "3 is greater than `partitions`, 2"),
-            ({"bucket": "a", "minRevisionsPerTrigger": "3", "maxRevisionsPerTrigger": "2"}, "3 is greater than"),
-        ],
-    )
-    def test_options_that_do_not_fit_are_refused(self, options, words):
-        with pytest.raises(UsageError, match=words):
-            KvDataSource(options)
-
     def test_a_write_needs_one_bucket(self):
         with pytest.raises(UsageError, match="A write needs the option `bucket`"):
             KvDataSource({"buckets": "a,b"}).writer(schema_of(("key", "value")), False)
@@ -277,7 +261,7 @@ def test_a_read_that_is_ended_early_leaves_nothing_on_the_server(load, raw, fill
     name = fill()
     for number in range(60_000):
         raw.publish(f"$KV.{name}.k.{number}", b"v" * 50)
-    until(lambda: raw.api(f"STREAM.INFO.KV_{name}")["state"]["last_seq"] == 60_000)
+    until(lambda: raw.state(name)["last_seq"] == 60_000)
     assert len(load(name, onEvicted="fail", partitions="3").limit(5).collect()) == 5
     assert load(name).select("key").first() is not None
     assert load(name).count() == 60_000

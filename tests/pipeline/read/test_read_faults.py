@@ -29,7 +29,7 @@ def filled(server: Server, bucket: str, history: int = 1, count: int = MANY) -> 
         raw.create_bucket(bucket, max_msgs_per_subject=history)
         for number in range(count):
             raw.publish(f"$KV.{bucket}.k.{number}", b"%d" % number * 20)
-        while raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"] < count:
+        while raw.state(bucket)["last_seq"] < count:
             time.sleep(0.01)
 
 

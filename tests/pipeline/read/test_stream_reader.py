@@ -55,21 +55,6 @@ def test_what_is_there_and_then_what_is_new_is_read_once(fill, raw, read):
     assert read(bucket) == [("a", b"3"), ("b", None)]
 
 
-@pytest.mark.slow  # by default in test_stream_offsets and test_capture
-def test_batches_hold_at_most_what_was_asked_for(fill, stream, tmp_path):
-    bucket = fill({f"k{number}": b"x" for number in range(10)})
-    sizes = []
-    query = (
-        stream(bucket, maxRevisionsPerTrigger=3)
-        .writeStream.foreachBatch(lambda rows, _: sizes.append(rows.count()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert sizes == [3, 3, 3, 1]
-
-
 def test_latest_is_pinned_although_the_bucket_moves_before_the_first_row_is_read(fill, raw, read, tmp_path):
     bucket = fill({"a": b"1", "b": b"2"})
     assert read(bucket, startingRevision="latest") == []
@@ -132,16 +117,7 @@ def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill, raw, read):
     assert read(bucket) == [("c", b"3")]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"startingRevision": "last"}, "Option `startingRevision`: `last` is not earliest, latest or a"),
-        ({"startingRevision": "5", "startingTime": "-1h"}, "cannot be combined"),
-        ({"maxRevisionsPerTriger": "5"}, "`maxRevisionsPerTriger` is not an option of nats-kv"),
-        ({"mode": "changes", "fromRevision": "5"}, "cannot be used with a stream"),
-        ({"endingTime": "-1h"}, "`endingTime` cannot be used with a stream"),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_read(options, words):
-    with pytest.raises(UsageError, match=words):
+@pytest.mark.parametrize("options", [{"mode": "changes", "fromRevision": "5"}, {"endingTime": "-1h"}], ids=str)
+def test_options_of_other_reads_are_refused_before_anything_is_read(options):
+    with pytest.raises(UsageError, match="cannot be used with a stream"):
         KvDataSource({"bucket": "a", **options}).streamReader(schema_of(()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvctl.errors import BucketNotFound, KvctlError, NoServer, UsageError, WrongRevision
+from kvctl.errors import KvctlError, NoServer, UsageError, WrongRevision
 from kvctl.pipeline import _check_python, register
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import engine as engine_module
@@ -54,18 +54,6 @@ class TestErrors:
         caught = failure_of(engine, lambda: on_workers(engine, refuse))
         assert isinstance(caught, WrongRevision)
         assert (caught.message, caught.hint, caught.found) == ("Revision 1 is not the last", "Read it again", 3)
-
-    def test_a_bucket_that_is_missing_is_known_while_planning(self, engine, server):
-        options = {"bucket": "MISSING", "url": server.url}
-        caught = failure_of(engine, engine.spark.read.format("nats-kv").options(**options).load().count)
-        assert isinstance(caught, BucketNotFound)
-        assert "`MISSING`" in caught.message
-
-    def test_an_option_that_is_wrong_is_a_usage_error(self, engine):
-        reader = engine.spark.read.format("nats-kv").option("bukket", "B")
-        caught = failure_of(engine, lambda: reader.load().count())
-        assert isinstance(caught, UsageError)
-        assert "bukket" in caught.message
 
     def test_a_killed_worker_is_one_line(self, engine):
         caught = failure_of(engine, lambda: on_workers(engine, die))

@@ -13,7 +13,7 @@ from kvctl.pipeline.write.decision import WriteMode, WritePlan
 from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.write_task import ids_of
 from kvctl.pipeline.write.writer import remove_others
-from tests.pipeline.write.test_publisher import chunks, contents, last_seq, puts
+from tests.pipeline.write.test_publisher import chunks, contents, puts
 from tests.support.differences import differences
 
 
@@ -66,7 +66,7 @@ async def test_interrupted_removal_is_completed_by_the_next_overwrite(client, bu
         await filling.bucket(bucket_name).put_many((f"old.{n}", b"x") for n in range(3000))
     since = await write(client, bucket_name, puts(3000))
     running = asyncio.create_task(remove_others(options, since))
-    while last_seq(raw, bucket_name) < 6001 + rounds * 700 and not running.done():
+    while raw.state(bucket_name)["last_seq"] < 6001 + rounds * 700 and not running.done():
         await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kvctl.errors import PartlyDone, UsageError
 from kvctl.pipeline.spark.failure import explained
-from tests.pipeline.write.test_writer import state, value
+from tests.pipeline.write.test_writer import value
 
 
 class Query:
@@ -75,15 +75,15 @@ def test_a_replayed_batch_adds_nothing(query, fill, raw, history):
     stream.run()
     stream.add("2.json", rows(200, "w"))
     stream.run()
-    assert state(raw, bucket)["last_seq"] == 501
+    assert raw.state(bucket)["last_seq"] == 501
     for _ in range(2):
         stream.forget_last_commit()
         stream.run()
-    assert state(raw, bucket)["last_seq"] == 501
+    assert raw.state(bucket)["last_seq"] == 501
     assert (value(raw, bucket, "k.3"), value(raw, bucket, "k.250")) == (b"w3", b"v250")
     stream.add("3.json", rows(10, "x"))
     stream.run()
-    assert state(raw, bucket)["last_seq"] == 511
+    assert raw.state(bucket)["last_seq"] == 511
 
 
 def test_only_the_registry_note_of_the_last_batch_stays(query, fill, raw):
@@ -96,17 +96,6 @@ def test_only_the_registry_note_of_the_last_batch_stays(query, fill, raw):
     (note,) = raw.api(f"CONSUMER.NAMES.KV_{bucket}")["consumers"]
     assert note.startswith("kvctl-began-")
     assert note.endswith("-1")
-
-
-def test_later_writes_of_others_stay(query, fill, raw):
-    bucket = fill()
-    stream = query(bucket)
-    stream.add("1.json", rows(10))
-    stream.run()
-    raw.put(bucket, "k.5", b"theirs")
-    stream.forget_last_commit()
-    stream.run()
-    assert (value(raw, bucket, "k.5"), state(raw, bucket)["last_seq"]) == (b"theirs", 11)
 
 
 @pytest.mark.guarantee("pipeline-18")
@@ -124,12 +113,12 @@ def test_replay_in_any_partitions_leaves_newer_values_of_others(query, fill, raw
     theirs = [f"k.{n}" for n in range(0, 40, 3)]
     for key in theirs:
         raw.put(bucket, key, b"theirs")
-    before = state(raw, bucket)["last_seq"]
+    before = raw.state(bucket)["last_seq"]
     stream.forget_last_commit()
     stream.partitions = others
     stream.run()
     assert {key: value(raw, bucket, key) for key in theirs} == dict.fromkeys(theirs, b"theirs")
-    assert state(raw, bucket)["last_seq"] == before == 40 + len(theirs)
+    assert raw.state(bucket)["last_seq"] == before == 40 + len(theirs)
 
 
 @pytest.mark.guarantee("pipeline-18")
@@ -144,7 +133,7 @@ def test_replay_of_rows_that_others_all_overwrote_writes_none(query, fill, raw):
     stream.forget_last_commit()
     stream.run()
     assert [value(raw, bucket, f"k.{n}") for n in range(10)] == [b"theirs"] * 10
-    assert state(raw, bucket)["last_seq"] == 20
+    assert raw.state(bucket)["last_seq"] == 20
 
 
 def test_a_batch_with_rows_that_fail_ends_the_query(query, fill, raw):
@@ -157,7 +146,7 @@ def test_a_batch_with_rows_that_fail_ends_the_query(query, fill, raw):
     for _ in range(2):
         stream.run(deadLetter=str(dead))
         stream.forget_last_commit()
-    assert state(raw, bucket)["last_seq"] == 10
+    assert raw.state(bucket)["last_seq"] == 10
     assert [row.key for row in stream.spark.read.parquet(str(dead)).collect()] == ["not a key"]
 
 
@@ -185,4 +174,4 @@ def test_changed_results_are_put_batch_by_batch(query, fill, raw):
         write = stream.counts().writeStream.foreachBatch(put).outputMode("update")
         write.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start().awaitTermination()
     assert [value(raw, bucket, f"k.{n}") for n in range(3)] == [b"2", b"2", b"1"]
-    assert state(raw, bucket)["last_seq"] == 5
+    assert raw.state(bucket)["last_seq"] == 5

@@ -62,20 +62,12 @@ def bucket(raw, unique):
     return name
 
 
-def last_seq(raw: RawClient, bucket: str) -> int:
-    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"])
-
-
-def keys(raw: RawClient, bucket: str) -> int:
-    return int(raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["num_subjects"])
-
-
 @pytest.mark.guarantee("pipeline-14", by="kill")
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"writeMode": "create"}])
 def test_a_killed_worker_adds_no_second_revision(server, raw, write, bucket, more):
     write("worker", at=5_000, options={"url": server.url, "bucket": bucket, **more})
-    assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS, ROWS)
+    assert tuple(map(raw.state(bucket).get, ("last_seq", "num_subjects"))) == (ROWS, ROWS)
 
 
 @pytest.mark.guarantee("pipeline-15", by="kill")
@@ -84,9 +76,9 @@ def test_a_killed_worker_adds_no_second_revision(server, raw, write, bucket, mor
 def test_killed_driver_continues_under_the_same_id(server, raw, write, bucket, sequence):
     options = {"url": server.url, "bucket": bucket, "writeId": "one"}
     write("all", at=sequence, options=options)
-    assert last_seq(raw, bucket) < ROWS
+    assert raw.state(bucket)["last_seq"] < ROWS
     write(options=options)
-    assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS, ROWS)
+    assert tuple(map(raw.state(bucket).get, ("last_seq", "num_subjects"))) == (ROWS, ROWS)
 
 
 @pytest.mark.guarantee("pipeline-18", by="kill")
@@ -101,11 +93,11 @@ def test_a_killed_batch_of_a_stream_is_completed(server, raw, write, bucket, tmp
         (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"url": server.url, "bucket": bucket, "checkpointLocation": str(tmp_path / "checkpoint")}
     write("all", at=sequence, stream=str(folder), options=options, partitions=2)
-    assert last_seq(raw, bucket) < ROWS
+    assert raw.state(bucket)["last_seq"] < ROWS
     first = raw.api(f"STREAM.MSG.GET.KV_{bucket}", {"seq": 1})["message"]["subject"].removeprefix(f"$KV.{bucket}.")
     raw.put(bucket, first, b"theirs")
     write(stream=str(folder), options=options, partitions=partitions)
-    assert (last_seq(raw, bucket), keys(raw, bucket)) == (ROWS + 1, ROWS)
+    assert tuple(map(raw.state(bucket).get, ("last_seq", "num_subjects"))) == (ROWS + 1, ROWS)
     last = raw.api(f"STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{first}"})["message"]
     assert base64.b64decode(last["data"]) == b"theirs"
 
