@@ -214,10 +214,13 @@ class Publisher(BulkWriter):
         self._chunks.append(chunk)
         self.counts.rejected += len(chunk.bad)
         rows = self._target.acceptable(chunk.rows(), self._reject)
+        chunk.floor = self._revision
         if self._looking:
             await self._resolve(chunk)
+        elif self._plan.mode is WriteMode.PUT:
+            await self._send_runs(self._runs(rows, chunk.largest))
         else:
-            await self._publish(chunk, rows)
+            await self._send(self._conditional(chunk))
         self._retire()
 
     # -- rows that may already be stored ------------------------------------------------------------------
@@ -226,7 +229,7 @@ class Publisher(BulkWriter):
         asked = [chunk.asked(at) for at in range(len(chunk.keys))]
         if self._plan.begun:
             self._resolver.decider.note([row for row, _ in asked])
-        since = self._plan.since if self._plan.begun else self._revision
+        since = self._plan.since if self._plan.begun else chunk.floor
         rows = [asked[at] for at in chunk.places()]
         await self._resolver.resolve(rows, since, absent=not self._plan.begun)
 
@@ -241,13 +244,6 @@ class Publisher(BulkWriter):
             self._reject(row.line, decision.cause)
 
     # -- new rows ------------------------------------------------------------------------------------------
-
-    async def _publish(self, chunk: RowChunk, rows: Sequence[Row]) -> None:
-        chunk.floor = self._revision
-        if self._plan.mode is WriteMode.PUT:
-            await self._send_runs(self._runs(rows, chunk.largest))
-        else:
-            await self._send(self._conditional(chunk))
 
     def _runs(self, rows: Sequence[Row], largest: int) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
         """Yield row numbers of runs, with the functions that encode them."""

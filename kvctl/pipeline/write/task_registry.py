@@ -44,13 +44,7 @@ async def claim(target: WriteTarget, job: str, partition: int) -> bool:
 
     Without permission to create consumers, or room for them, this is unknown, and False is returned.
     """
-    try:
-        await _note(target, _task(job, partition), TASK_LASTS, {ATTEMPT: new_job()})
-    except (ConflictError, ConnectionLost, RequestTimeout):
-        return True
-    except KvctlError:
-        pass
-    return False
+    return await _note(target, _task(job, partition), TASK_LASTS, {ATTEMPT: new_job()}) is False
 
 
 async def begin(target: WriteTarget, job: str, run: str) -> Beginning | None:
@@ -59,13 +53,8 @@ async def begin(target: WriteTarget, job: str, run: str) -> Beginning | None:
     No row of the job may be sent before this call.
     """
     ours = Beginning(run, int(target.info["state"]["last_seq"]))
-    try:
-        await _note(target, _job(job), JOB_LASTS, {RUN: run, SINCE: str(ours.since)})
-    except (ConflictError, ConnectionLost, RequestTimeout):
-        return await _noted(target, job)
-    except KvctlError:
-        return None
-    return ours
+    first = await _note(target, _job(job), JOB_LASTS, {RUN: run, SINCE: str(ours.since)})
+    return await _noted(target, job) if first is False else ours if first else None
 
 
 async def release(target: WriteTarget, job: str) -> None:
@@ -79,7 +68,8 @@ async def forget(target: WriteTarget, job: str) -> None:
     await _remove(target, [_job(job)])
 
 
-async def _note(target: WriteTarget, name: str, lasting: timedelta, metadata: dict[str, str]) -> None:
+async def _note(target: WriteTarget, name: str, lasting: timedelta, metadata: dict[str, str]) -> bool | None:
+    """Leave a note; return False if there may be one of the name, None if the server does not allow any."""
     binding = target.binding
     config: dict[str, Any] = {
         "name": name,
@@ -89,7 +79,13 @@ async def _note(target: WriteTarget, name: str, lasting: timedelta, metadata: di
         "inactive_threshold": duration_ns(lasting),
         "metadata": metadata,
     }
-    await admin.create(binding.api, binding.stream, config)
+    try:
+        await admin.create(binding.api, binding.stream, config)
+    except (ConflictError, ConnectionLost, RequestTimeout):
+        return False
+    except KvctlError:
+        return None
+    return True
 
 
 async def _noted(target: WriteTarget, job: str) -> Beginning | None:

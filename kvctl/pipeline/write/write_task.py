@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -22,6 +22,7 @@ from kvctl.atomic_file import PARTIAL
 from kvctl.errors import UsageError
 from kvctl.kv.bulk.bulk_writer import RowCounts, WriteTarget, target_of
 from kvctl.kv.identity import most_bytes
+from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.worker_connection import connected
@@ -107,10 +108,22 @@ class Attempt:
     run: str | None = None
     """Run of a job that records its beginning; None for one that is run once, or recorded it already."""
 
+    @classmethod
+    @crossing()
+    def of_task(cls, job: str, **more: Any) -> Attempt:
+        """Create that of this task. Raises UsageError if two attempts may run at once: both would miss a row."""
+        task = TaskContext.get()
+        assert task is not None
+        if task.getLocalProperty("spark.speculation") == "true":
+            raise UsageError(
+                "Rows cannot be written while Spark may run a task twice at the same time (`spark.speculation`)",
+                hint="Switch it off with `--conf spark.speculation=false`",
+            )
+        return cls(job=job, partition=task.partitionId(), begun=task.attemptNumber() > 0, **more)
+
 
 async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> TaskResult:
     """Write all rows of a task. Raises errors that prevent writing; errors of single rows are in the result."""
-    _refuse_speculation()
     mode = WriteMode(options.write_mode)
     result = TaskResult(attempt.job)
     with ExitStack() as stack:
@@ -160,28 +173,6 @@ async def _beginning(target: WriteTarget, attempt: Attempt) -> Beginning | None:
 def ids_of(job: str, partition: int, target: WriteTarget) -> RowIds:
     """Return the ids of a task's rows in a bucket."""
     return RowIds(job, partition, most_bytes(target.binding.api.connection.max_payload, target.info["config"]))
-
-
-def _refuse_speculation() -> None:
-    """Raises UsageError if Spark may run two attempts at a task concurrently: both would find a row missing."""
-    task = TaskContext.get()
-    if task is not None and task.getLocalProperty("spark.speculation") == "true":
-        raise UsageError(
-            "Rows cannot be written while Spark may run a task twice at the same time (`spark.speculation`)",
-            hint="Switch it off with `--conf spark.speculation=false`",
-        )
-
-
-def attempted_before() -> bool:
-    """Return whether Spark reports an earlier or concurrent attempt of this task."""
-    task = TaskContext.get()
-    return task is not None and task.attemptNumber() > 0
-
-
-def partition() -> int:
-    """Return the number of the task's partition."""
-    task = TaskContext.get()
-    return task.partitionId() if task else 0
 
 
 async def _chunks(batches: Iterator[pa.RecordBatch], mode: WriteMode) -> AsyncIterator[RowChunk]:

@@ -30,7 +30,7 @@ from kvctl.pipeline.write.decision import WriteMode, WritePlan
 from kvctl.pipeline.write.publisher import Publisher
 from kvctl.pipeline.write.row_ids import job_of, new_job
 from kvctl.pipeline.write.task_registry import begin, forget, release
-from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, attempted_before, ids_of, partition, write_rows
+from kvctl.pipeline.write.write_task import SHOWN, Attempt, TaskResult, ids_of, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +98,7 @@ class KvWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Run one task."""
-        attempt = Attempt(
-            job=self._job, partition=partition(), begun=attempted_before(), since=self._since, replay=self._again
-        )
+        attempt = Attempt.of_task(self._job, since=self._since, replay=self._again)
         return run(write_rows(self._options, attempt, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -148,9 +146,7 @@ class KvStreamWriter(DataSourceStreamArrowWriter):
         job = _batch_job(job_of(self._options.write_id or query), batch)
         # Only the first batch of a run may have been started by an earlier run.
         replay = _first.setdefault((query, this_run), batch) == batch
-        attempt = Attempt(
-            job=job, partition=partition(), begun=attempted_before(), replay=replay, lenient=True, run=this_run
-        )
+        attempt = Attempt.of_task(job, replay=replay, lenient=True, run=this_run)
         return run(write_rows(self._options, attempt, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
