@@ -70,7 +70,6 @@ _KNOWN: tuple[tuple[str, type[KvctlError], str, str | None], ...] = (
         "Spark ran out of memory",
         "Increase it with `--conf spark.driver.memory=4g`, on a cluster `--conf spark.executor.memory=4g`",
     ),
-    (r"com\.fasterxml\.jackson\.core\.\S*Exception", KvctlError, "A line of a JSON file is not a JSON object", None),
     (r"No space left on device", KvctlError, "No space is left on the disk", None),
     (
         r"All masters are unresponsive|Failed to connect to master",

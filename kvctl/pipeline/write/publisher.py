@@ -35,7 +35,7 @@ from kvctl.kv.bulk.bulk_writer import (
     with_expected,
 )
 from kvctl.kv.bulk.leader_state import Current, all_arrived
-from kvctl.kv.bulk.rows import PlainRows, Row
+from kvctl.kv.bulk.rows import Row
 from kvctl.kv.conditional_write import explained
 from kvctl.kv.resolve import Binding
 from kvctl.phrases import counted
@@ -237,7 +237,7 @@ class Publisher(BulkWriter):
         self._lost.discard(row.line)
         self._refused.discard(row.line)
         if decision.outcome is Resolution.STORED:
-            self._done(row.line, decision.revision)
+            self._done(row, decision.revision)
         elif decision.outcome is Resolution.UNCHANGED:
             self.counts.unchanged += 1
         else:
@@ -245,44 +245,41 @@ class Publisher(BulkWriter):
 
     # -- new rows ------------------------------------------------------------------------------------------
 
-    def _runs(self, rows: Sequence[Row], largest: int) -> Iterator[tuple[Sequence[int], Callable[[bytes], bytes]]]:
-        """Yield row numbers of runs, with the functions that encode them."""
+    def _runs(self, rows: Sequence[Row], largest: int) -> Iterator[tuple[Sequence[Row], Callable[[bytes], bytes]]]:
+        """Yield runs of rows, with the functions that encode them."""
         for run in runs(rows, largest, self._run_rows):
-            lines = range(run.first, run.first + len(run)) if isinstance(run, PlainRows) else [row.line for row in run]
-            yield lines, encoder(self._target.binding.write_prefix, self._plan.ids, run)
+            yield run, encoder(self._target.binding.write_prefix, self._plan.ids, run)
 
-    def _conditional(self, chunk: RowChunk) -> Iterator[tuple[int, bytes, bytes, bytes]]:
-        """Yield row numbers, subjects, values and header blocks of writes that are refused one by one."""
+    def _conditional(self, chunk: RowChunk) -> Iterator[tuple[Row, bytes, bytes, bytes]]:
+        """Yield rows, subjects, values and header blocks of writes that are refused one by one."""
         prefix, ids = self._target.binding.write_prefix, self._plan.ids
         for at in chunk.places():
             row, expected = chunk.asked(at)
-            self._sending = row.line
+            self._sending = row
             block = with_expected(_block(ids, row), expected or 0)
-            yield row.line, (prefix + row.key).encode(), row.value, block
+            yield row, (prefix + row.key).encode(), row.value, block
 
     def _in_trouble(self) -> object:
         return self._lost or self._fatal or len(self._refused) > REFUSED
 
-    def _done(self, number: int, revision: int) -> None:
-        self._all_done((number,), (revision,))
+    def _done(self, row: Row, revision: int) -> None:
+        self._all_done((row,), (revision,))
 
-    def _all_done(self, numbers: Sequence[int], revisions: Sequence[int]) -> None:
-        self.counts.written += len(numbers)
+    def _all_done(self, rows: Sequence[Row], revisions: Sequence[int]) -> None:
+        self.counts.written += len(rows)
         self._revision = max(self._revision, revisions[-1])
 
-    def _failed(self, number: int, error: KvctlError) -> None:
+    def _failed(self, row: Row, error: KvctlError) -> None:
         if isinstance(error, UnmatchedRun):
             self._run_rows = 1  # from the next chunk on each row has its own answer
         if isinstance(error, LOST):
-            self._lost.add(number)
+            self._lost.add(row.line)
         elif isinstance(error, _REFUSED):
-            self._refused.add(number)
+            self._refused.add(row.line)
         elif of_the_row(error):
-            self._reject(number, error.message)
+            self._reject(row.line, error.message)
         else:
-            chunk = self._chunk_of(number)
-            key = chunk.keys[number - chunk.first]
-            self._fatal = self._fatal or named(error, key, self._target.binding)
+            self._fatal = self._fatal or named(error, row.key, self._target.binding)
 
     async def _settle(self) -> None:
         """Wait for every outcome; resolve missing ones, and the reasons why rows were refused."""
@@ -310,7 +307,7 @@ class Publisher(BulkWriter):
     def _retire(self) -> None:
         """Release the chunks whose rows all have an outcome."""
         oldest = self._window.oldest
-        undone = min([*self._lost, *self._refused, *([] if oldest is None else [oldest])], default=None)
+        undone = min([*self._lost, *self._refused, *([] if oldest is None else [oldest.line])], default=None)
         while self._chunks and (undone is None or self._chunks[0].end <= undone):
             chunk = self._chunks.popleft()
             if chunk.bad:
