@@ -419,7 +419,8 @@ class OrderedConsumer:
             last = await self._last_matching()
             if (self._last if end is None else end) >= last:
                 return True
-            self._end.lower(last)
+            if not self._selection.last:  # else it is the next message, and not the last one
+                self._end.lower(last)
         except StreamNotFound:
             raise self._instance.deleted() from None
         except _GONE:

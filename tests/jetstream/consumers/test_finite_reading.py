@@ -122,6 +122,17 @@ class TestBoundedReading:
                     messages = sum(1 for frame in sent if b"$JS.ACK." in frame)
                     assert messages == len(held)
 
+    async def test_a_pause_of_the_server_does_not_end_a_range(self, server, unique, monkeypatch):
+        """A busy server pauses in the middle; here, every look for messages comes before they do."""
+        monkeypatch.setattr(ordered_consumer, "IDLE_S", 0)
+        async with kvctl.connect(server.url) as client:
+            bucket = await client.create_bucket(unique("RANGE"))
+            await bucket.put_many((f"k.{number}", b"x" * 4000) for number in range(3000))
+            selection = Selection((f"$KV.{bucket.name}.>",), "by_start_sequence", 1001, last=2500)
+            batches = read(client.api, f"KV_{bucket.name}", selection)
+            found = [delivery(frame[1])[0] async for batch in batches for frame in batch]
+        assert found == list(range(1001, 2501))
+
 
 class TestLimitedPulls:
     """A server that limits the messages of a pull gives the limit to every consumer that names none."""
