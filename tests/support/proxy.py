@@ -215,7 +215,9 @@ class Proxy:
                 continue
             with suppress(OSError):
                 self.accepted += 1
-                self.connections.append(_Connection(self, client))
+                connection = _Connection(self, client)
+                self.connections.append(connection)  # before a frame passes: `cut` ends what clients are connected to
+                connection.start()
 
 
 class _Connection:
@@ -237,6 +239,9 @@ class _Connection:
         """Subjects of answers that disappear, and whether the connection ends with them."""
         self._abandoned = False
         """Whether the client was cut off before the server."""
+
+    def start(self) -> None:
+        """Forward frames, in threads."""
         for way in (UP, DOWN):
             threading.Thread(target=self._pump, args=(way,), daemon=True).start()
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Swallow
+from tests.support.proxy import DOWN, Cut, Delay, Late, LoseAnswer, Proxy, Swallow
 from tests.support.raw import RawClient
 
 ENDED = (ConnectionError, TimeoutError, OSError)
@@ -36,6 +36,20 @@ def test_frames_of_all_sizes_pass_unchanged(through, raw, bucket_name):
         assert through.put(bucket_name, "k", b"\r\nPUB " + b"x" * size, {"A": "b"}) == number
         reply = raw.request(f"$JS.API.DIRECT.GET.KV_{bucket_name}.$KV.{bucket_name}.k")
         assert reply.data == b"\r\nPUB " + b"x" * size
+
+
+def test_connections_of_clients_can_be_cut_from_their_first_frame_on(server, monkeypatch):
+    start, counts = threading.Thread.start, []
+
+    def slowly(self: threading.Thread) -> None:
+        start(self)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    with Proxy(server.url) as proxy:
+        proxy.on(b"INFO ", Delay(0), way=DOWN, hook=lambda: counts.append(len(proxy.connections)))
+        with RawClient(proxy.url):
+            assert counts == [1]
 
 
 @pytest.mark.parametrize("at", [0, 1, 20, 40])
