@@ -2,6 +2,8 @@
 
 import random
 import time
+from base64 import b64decode
+from collections.abc import Iterable
 from itertools import count, pairwise
 from typing import Any
 
@@ -21,8 +23,15 @@ LARGEST = 20_000
 ENTRIES = 400
 """Entries that are written into an origin without a limit."""
 
+SECOND = 1_000_000_000
+SOON, LATE = 2 * SECOND, 3600 * SECOND
+"""Ages at which entries expire during a test, and after it."""
 REFUSED = (10030, 10046)
 """Errors of servers for a limit of values below that of the origin."""
+
+
+OF_CONTENTS = (hazards.SMALLER_LIMITS, hazards.SHORTER_TTL, hazards.TTL_NOT_INHERITED)
+"""Hazards for keys that the replica lacks, or that it has for too long."""
 
 
 class Pairs:
@@ -31,6 +40,8 @@ class Pairs:
     def __init__(self, raw: RawClient, dice: random.Random) -> None:
         self.raw, self.dice, self.numbers = raw, dice, count(1)
         self.written: list[str] = []
+        self.ttls: tuple[str | None, ...] = (None,)
+        """Ttls of single entries."""
 
     def origin(self) -> dict[str, Any]:
         """Create a bucket with random limits."""
@@ -43,9 +54,25 @@ class Pairs:
             "max_msgs_per_subject": dice.choice((1, 1, 3)),
             "storage": dice.choice(("file", "file", "memory")),
             "discard": dice.choice(("new", "new", "new", "old")),
+            **self.ages(),
         }
-        created: dict[str, Any] = self.raw.create_bucket(name, **config)["config"]
+        if config.get("allow_msg_ttl"):
+            self.ttls = dice.choice(
+                ((None, "never"), (None, "1h", "never"), ("never",), (None,), (None, "1s", "never"))
+            )
+        created: dict[str, Any] = self.raw.create_bucket(name, duplicate_window=SECOND, **config)["config"]
         return created
+
+    def ages(self) -> dict[str, Any]:
+        """Return random ttls of a bucket, of its markers, and of its entries: half of the buckets have none."""
+        dice = self.dice
+        if dice.random() < 0.5:
+            return {}
+        expiring = dice.random() < 0.5
+        config: dict[str, Any] = {"max_age": dice.choice((0, 0, SOON if expiring else LATE))}
+        if dice.random() < 0.8:
+            config |= {"allow_msg_ttl": True, "subject_delete_marker_ttl": dice.choice((0, SECOND, LATE))}
+        return config
 
     def replica(self, origin: dict[str, Any]) -> dict[str, Any]:
         """Create a replica of a bucket or an aggregate, with random limits around those of the origin."""
@@ -69,6 +96,9 @@ class Pairs:
         stream["max_msgs_per_subject"] = dice.choice((stream["max_msgs_per_subject"], 1, 3, 9))
         stream["storage"] = dice.choice(("file", "file", "memory"))
         stream["discard"] = dice.choice(("new", "new", "new", "old"))
+        for field, value in self.ages().items() if dice.random() < 0.3 else ():
+            if not (stream.get("mirror") and field == "subject_delete_marker_ttl"):
+                stream[field] = value
         answer = self.raw.api(f"STREAM.CREATE.{stream['name']}", stream)
         if answer.get("error", {}).get("err_code") in REFUSED:
             return self.replica(origin)
@@ -96,14 +126,26 @@ class Pairs:
         for key in filter(None, self.written * 3):
             self.put(origin["name"].removeprefix("KV_"), key, 0)
 
+    def fill_again(self, origin: dict[str, Any]) -> None:
+        """Fill an origin whose entries have expired."""
+        time.sleep(2 * SOON / SECOND)
+        self.fill(origin)
+
     def put(self, bucket: str, key: str, size: int) -> bool:
-        answer = self.raw.request(f"$KV.{bucket}.{key}", b"v" * size).json()
+        ttl = self.dice.choice(self.ttls)
+        answer = self.raw.request(f"$KV.{bucket}.{key}", b"v" * size, {"Nats-TTL": ttl} if ttl else None).json()
         return "error" not in answer
 
     def complete(self, origin: dict[str, Any], replica: dict[str, Any]) -> bool:
-        """Return whether the replica holds every key of the origin."""
-        wanted, held = (len(self._subjects(config["name"])) for config in (origin, replica))
-        return held >= wanted
+        """Return whether the replica holds every key of the origin, and none that has expired there."""
+        wanted, held = (self._subjects(config["name"]) for config in (origin, replica))
+        if len(held) < len(wanted) or not self.expires(origin):
+            return len(held) >= len(wanted)
+        return self._living(origin["name"], wanted) == self._living(replica["name"], held)
+
+    def expires(self, origin: dict[str, Any]) -> bool:
+        """Return whether entries of the origin expire while the test runs."""
+        return origin.get("max_age") == SOON or "1s" in self.ttls
 
     def arrives(self, origin: dict[str, Any], replica: dict[str, Any], patience: float) -> bool:
         deadline = time.monotonic() + patience
@@ -117,6 +159,12 @@ class Pairs:
     def _size(self, tiny: bool) -> int:
         return 0 if tiny else self.dice.choice((0, 10, 50, self.dice.randint(0, 200)))
 
+    def _living(self, stream: str, subjects: Iterable[str]) -> int:
+        """Return the number of subjects whose last message is neither deleted nor a marker."""
+        answers = (self.raw.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}) for subject in subjects)
+        headers = (b64decode(answer["message"].get("hdrs", "")) for answer in answers if "message" in answer)
+        return sum(b"Nats-Marker-Reason" not in header for header in headers)
+
     def _subjects(self, stream: str) -> dict[str, int]:
         found = self.raw.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"].get("subjects")
         return found or {}
@@ -124,7 +172,7 @@ class Pairs:
 
 def flags(replica: dict[str, Any], origin: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return what kvctl refuses, and what it warns of."""
-    refused = [item.evidence for item in hazards.of_replica(replica, [origin]) if item.name == hazards.SMALLER_LIMITS]
+    refused = [item.evidence for item in hazards.of_replica(replica, [origin]) if item.name in OF_CONTENTS]
     return refused, hazards.possible(replica, [origin])
 
 
@@ -141,11 +189,13 @@ def test_replica_is_refused_or_warned_of_or_holds_all_that_its_full_origin_holds
             flagged = [flags(replica, origin) for origin, replica in pairwise(chain)]
             told = f"seed {number}: {chain}\n{flagged}"
             sound = not any(refused or warned for refused, warned in flagged)
-            plain = chain[0]["discard"] == "new" and chain[0]["max_msgs"] < 0  # others make room, or end early
+            expiring = pairs.expires(chain[0])
+            # Others make room, or end early.
+            plain = chain[0]["discard"] == "new" and chain[0]["max_msgs"] < 0 and not expiring
             certain = flagged[0][0] if plain else []
             by_value = any("value" in text for text in certain)
-            refused = [text for text in certain if "value" not in text]
-            for write in (pairs.put_largest, pairs.fill, pairs.overwrite):
+            refused = [text for text in certain if "value" not in text and "ttl" not in text.lower()]
+            for write in (pairs.put_largest, pairs.fill, pairs.overwrite, *[pairs.fill_again] * expiring):
                 write(chain[0])
                 if sound:
                     for replica in chain[1:]:
