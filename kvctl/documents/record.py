@@ -170,9 +170,11 @@ class Choice(NamedTuple):
 
 
 def check_types(values: Mapping[str, Any], declared: type) -> None:
-    """Raise TypeError for a value that is not of the plain type that a class declares for its field."""
+    """Raise TypeError for a value that is not of the plain type, or types, that a class declares for its field."""
     for name, kind in declared.__annotations__.items():
-        if kind in ("str", "int", "bool") and name in values and type(values[name]).__name__ != kind:
+        kinds = kind.replace("None", "NoneType").split(" | ")
+        plain = {*kinds} <= {"str", "int", "bool", "NoneType"}
+        if plain and name in values and type(values[name]).__name__ not in kinds:
             raise TypeError(f"`{name}` is not {kind}")
 
 

@@ -69,6 +69,7 @@ class KvTable:
         if place.path is not None and (place.path / LOG).is_symlink():
             raise damaged(str(place), f"its `{LOG}` is a link")
         with explained(place):
+            _require_files(place)
             if not DeltaTable.is_deltatable(place.uri, place.delta_options()):
                 return None
             return cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
@@ -133,9 +134,14 @@ class KvTable:
         return parts
 
     def dataset(self) -> Any:
-        """Return the rows as a dataset of pyarrow, with the values of partitions."""
+        """Return the rows as a dataset of pyarrow, with the values of partitions. Raises ConflictError."""
         with explained(self.place):
-            return self._table.to_pyarrow_dataset(filesystem=self.place.file_system())
+            found = self._table.to_pyarrow_dataset(filesystem=self.place.file_system())
+        path = self.place.path
+        for name in found.files:
+            if ".." in name.split("/") or (path is not None and not (path / name).is_file()):
+                raise damaged(str(self.place), f"it names `{name}`, which is not a file in it")
+        return found
 
     @property
     def offset(self) -> Offset:
@@ -314,6 +320,15 @@ def explained(place: TablePlace) -> Iterator[None]:
             if found and not kernel and not why.startswith("Unsupported"):
                 raise damaged(str(place), f"its `{LOG}`: {why.partition(': ParsedLogPath')[0]}") from None
             raise KvctlError(f"Could not use the table in `{place}`: {_reason(error)}") from None
+
+
+def _require_files(place: TablePlace) -> None:
+    """Raises ConflictError if a log of this machine has more than files and folders: delta-rs waits for a pipe."""
+    if place.path is None or not (place.path / LOG).is_dir():
+        return
+    for entry in os.scandir(place.path / LOG):
+        if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+            raise damaged(str(place), f"`{LOG}/{entry.name}` is not a file")
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvctl.errors import KvctlError, NotFoundError, UsageError
+from kvctl.errors import NotFoundError, UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import tasks
@@ -87,15 +87,10 @@ def shares(table: StoredTable) -> list[FileShare]:
 
 def read_share(share: FileShare, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows of a table of kvctl, with these columns. Raises KvctlError."""
-    from pyarrow import ArrowException
-
     from kvctl.pipeline.tables import parts
 
     with crossing(), share.place.explained("read"), share.place.opened(share.name) as stream:
-        try:
-            yield from parts.rows_in(stream, columns, ROWS, number=share.number, of=share.of)
-        except ArrowException as error:
-            raise KvctlError(f"Could not read `{share.name}` in `{share.place}`: {error}") from None
+        yield from parts.rows_in(stream, columns, ROWS, number=share.number, of=share.of)
 
 
 def columns_of(table: StoredTable) -> list[str]:

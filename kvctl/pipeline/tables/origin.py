@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from kvctl.documents import checksum
+from kvctl.documents.record import check_types
 from kvctl.errors import ConflictError
 
 VERSION = 1
@@ -97,6 +98,9 @@ def decode(text: str | bytes, place: str) -> tuple[TableOrigin, tuple[Part, ...]
     try:
         known = {field.name: document[field.name] for field in fields(TableOrigin) if field.name in document}
         known |= {name: tuple(known.get(name, ())) for name in ("filters", "columns")}
+        check_types(known, TableOrigin)
+        for part in document.get("files", ()):
+            check_types(part, Part)
         origin, parts = TableOrigin(**known), tuple(Part(**part) for part in document.get("files", ()))
     except (TypeError, KeyError) as error:
         raise damaged(place, f"its origin: {error}") from None
@@ -109,7 +113,7 @@ def decode(text: str | bytes, place: str) -> tuple[TableOrigin, tuple[Part, ...]
 
 def check_name(name: str, place: str) -> None:
     """Raises ConflictError for a file that no table of kvctl has: each one is in the table's folder."""
-    if not name or name.startswith((".", "_")) or {"/", "\\", "\0"} & {*name}:
+    if not name or name.startswith((".", "_")) or {"/", "\\", "\0"} & {*name} or not name.isprintable():
         raise damaged(place, f"it names the file `{name}`")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -17,12 +18,15 @@ from urllib.parse import unquote, urlsplit
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
+from kvctl.pipeline.tables.origin import damaged
 
 SCHEMES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 """Schemes of object stores, and the prefix of their options and environment variables."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m|↳")
 """Parts of messages of delta-rs that are for a terminal."""
 _COPY_BYTES = 1 << 20
+_OF_CONTENT = (None, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
+"""Errors, besides missing files, that a table's content causes; pyarrow's own have no number."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
@@ -162,14 +166,23 @@ class TablePlace:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Convert errors of a file system to KvctlErrors."""
+        """Convert errors of a file system, and of files that cannot be decoded, to KvctlErrors."""
         try:
             yield
         except OSError as error:
             why = " ".join(_COLOUR.sub("", error.strerror or str(error)).split())[:300]
+            local = self.path is not None and error.errno in _OF_CONTENT
+            if what == "read" and (local or isinstance(error, FileNotFoundError)):
+                raise damaged(self.uri, why) from None
             raise KvctlError(
                 f"Could not {what} `{error.filename or self.uri}`: {why}", hint=self._hint(error)
             ) from None
+        except Exception as error:
+            from pyarrow import ArrowException
+
+            if not isinstance(error, ArrowException):
+                raise
+            raise damaged(self.uri, str(error)) from None
 
     def require_existing(self) -> None:
         """Raises NotFoundError for a folder that does not exist, UsageError for a file."""

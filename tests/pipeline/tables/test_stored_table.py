@@ -45,13 +45,13 @@ def written(place: TablePlace, *batches: pa.RecordBatch, **settings: Any) -> Wri
     return found
 
 
-def stored(folder: Path, format: str, *groups: list[int], overwrite: bool = False) -> StoredTable:
+def stored(folder: Path, format: str, *groups: list[int], overwrite: bool = False, **origin: Any) -> StoredTable:
     """A table with a file for each group of revisions."""
     place = TablePlace(str(folder))
     stored_table.occupants(place, overwrite=overwrite)
     staging = STAGING if format == PARQUET else ""
     files = [part for group in groups for part in written(place, batch(*group), folder=staging).parts]
-    return stored_table.publish(place, format, table_schema(), origin_of(), files, overwrite=overwrite)
+    return stored_table.publish(place, format, table_schema(), origin_of(**origin), files, overwrite=overwrite)
 
 
 @pytest.fixture(params=[DELTA, PARQUET])
