@@ -30,10 +30,6 @@ REFUSED = (10030, 10046)
 """Errors of servers for a limit of values below that of the origin."""
 
 
-OF_CONTENTS = (hazards.SMALLER_LIMITS, hazards.SHORTER_TTL, hazards.TTL_NOT_INHERITED)
-"""Hazards for keys that the replica lacks, or that it has for too long."""
-
-
 class Pairs:
     """Creates origins and replicas on one server."""
 
@@ -170,9 +166,10 @@ class Pairs:
         return found or {}
 
 
-def flags(replica: dict[str, Any], origin: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return what kvctl refuses, and what it warns of."""
-    refused = [item.evidence for item in hazards.of_replica(replica, [origin]) if item.name in OF_CONTENTS]
+def flags(replica: dict[str, Any], origin: dict[str, Any], *, expiring: bool) -> tuple[list[str], list[str]]:
+    """Return what kvctl refuses, and what it warns of; hazards besides limits are for contents that expire."""
+    found = hazards.of_replica(replica, [origin])
+    refused = [item.evidence for item in found if expiring or item.name == hazards.SMALLER_LIMITS]
     return refused, hazards.possible(replica, [origin])
 
 
@@ -186,15 +183,15 @@ def test_replica_is_refused_or_warned_of_or_holds_all_that_its_full_origin_holds
             chain += [one := pairs.replica(chain[0])]
             if not one.get("mirror") and dice.random() < 0.3:
                 chain += [pairs.replica(one)]
-            flagged = [flags(replica, origin) for origin, replica in pairwise(chain)]
+            expiring = pairs.expires(chain[0])
+            flagged = [flags(replica, origin, expiring=expiring) for origin, replica in pairwise(chain)]
             told = f"seed {number}: {chain}\n{flagged}"
             sound = not any(refused or warned for refused, warned in flagged)
-            expiring = pairs.expires(chain[0])
             # Others make room, or end early.
             plain = chain[0]["discard"] == "new" and chain[0]["max_msgs"] < 0 and not expiring
             certain = flagged[0][0] if plain else []
             by_value = any("value" in text for text in certain)
-            refused = [text for text in certain if "value" not in text and "ttl" not in text.lower()]
+            refused = [text for text in certain if "value" not in text]
             for write in (pairs.put_largest, pairs.fill, pairs.overwrite, *[pairs.fill_again] * expiring):
                 write(chain[0])
                 if sound:
