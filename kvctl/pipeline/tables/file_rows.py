@@ -165,7 +165,8 @@ def _dataset(place: TablePlace, format: str) -> tuple[TablePlace, Any]:
         place, names = TablePlace(folder, place.options), [name]
     elif not (names := sorted(name for name in place.listing() if not stored_table.hidden(name))):
         raise NotFoundError(f"`{place}` has no files")
-    return place, dataset.dataset(names, filesystem=place.file_system(), format="parquet")
+    with place.explained("read"):
+        return place, dataset.dataset(names, filesystem=place.file_system(), format="parquet")
 
 
 def read_table(engine: Engine, place: TablePlace, format: str, key: str, value: str) -> DataFrame:
