@@ -170,7 +170,7 @@ class TablePlace:
         try:
             yield
         except OSError as error:
-            why = " ".join(_COLOUR.sub("", error.strerror or str(error)).split())[:300]
+            why = _line(error.strerror or str(error))
             local = self.path is not None and error.errno in _OF_CONTENT
             if what == "read" and (local or isinstance(error, FileNotFoundError)):
                 raise damaged(self.uri, why) from None
@@ -182,7 +182,7 @@ class TablePlace:
 
             if not isinstance(error, ArrowException):
                 raise
-            raise damaged(self.uri, str(error)) from None
+            raise damaged(self.uri, _line(str(error))) from None
 
     def require_existing(self) -> None:
         """Raises NotFoundError for a folder that does not exist, UsageError for a file."""
@@ -268,6 +268,10 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
                 raise UsageError(f"`--storage-option {name}`: could not read `{value[1:]}`") from None
         options[name.strip().lower()] = value
     return options
+
+
+def _line(text: str) -> str:
+    return " ".join(_COLOUR.sub("", text).split())[:300]
 
 
 def _local_files(folder: Path, above: str = "") -> Iterator[tuple[str, int]]:
