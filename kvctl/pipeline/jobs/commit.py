@@ -16,6 +16,8 @@ from kvctl.pipeline.jobs.contents import Contents, TaskRows
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.snapshot_plan import runs
+from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.file_rows import PROBLEM
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state
@@ -29,7 +31,6 @@ from kvctl.versions.tree.tree import NewChunks, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
     from kvctl.pipeline.spark.engine import Engine
 
@@ -39,7 +40,6 @@ A_TASK = 2_000
 """Number of leaves per task: some 100,000 entries."""
 READ_AHEAD = 64
 """Number of leaves that a task reads at a time."""
-LEAVES = "part int, place int, last binary, id binary, entries bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +133,23 @@ def _matching(chunk: TreeChunk, filters: tuple[str, ...]) -> tuple[list[str], li
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def leaves_of(rows: DataFrame, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
+def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
     """Sort rows of `key` and `value`, cut them into leaves, and store these; return the leaves of each task, in order.
 
     Raises UsageError for an illegal or duplicate key, and for a null or too large value.
     """
-    wanted = [name for name in ("key", "value", PROBLEM) if name in rows.columns]
-    sorted_rows = rows.select(wanted).repartitionByRange("key").sortWithinPartitions("key")
+    work = partial(_stored, options, dry_run)
+    if source.table is not None:
+        return file_rows.over_sorted(engine, source.table, ["key", "value"], "key", work)
+    rows = rows_of(engine, source)
+    wanted = rows.select([name for name in ("key", "value", PROBLEM) if name in rows.columns])
+    return tasks.over_rows(tasks.in_ranges(wanted, "key"), work)
 
-    def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark import TaskContext
 
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return
-        leaves = worker_connection.run(_store(options, first, batches, dry_run))
-        task = TaskContext.get()
-        part = task.partitionId() if task else 0
-        columns = {
-            "part": pa.array([part] * len(leaves), pa.int32()),
-            "place": pa.array(range(len(leaves)), pa.int32()),
-            "last": pa.array([leaf.last for leaf in leaves], pa.binary()),
-            "id": pa.array([leaf.identity for leaf in leaves], pa.binary()),
-            "entries": pa.array([leaf.entries for leaf in leaves], pa.int64()),
-        }
-        yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-    parts: dict[int, list[tuple[int, Leaf]]] = {}
-    for row in sorted_rows.mapInArrow(store, LEAVES).collect():
-        leaf = Leaf(bytes(row.last), bytes(row.id), row.entries)
-        parts.setdefault(row.part, []).append((row.place, leaf))
-    return [[leaf for _, leaf in sorted(parts[part], key=lambda item: item[0])] for part in sorted(parts)]
+def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Leaf]]:
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is not None:
+        yield worker_connection.run(_store(options, first, batches, dry_run))
 
 
 async def _store(
@@ -272,11 +257,10 @@ def commit(
     begun = time.monotonic()
     info = _Note(message, author, meta)
     with engine.explaining():
-        rows = rows_of(engine, source)
         for _ in range(TIMES):
             collections = worker_connection.run(_ready(options, branch))
             engine.doing = "storing leaves"
-            parts = leaves_of(rows, options)
+            parts = leaves_of(engine, source, options)
             engine.doing = f"committing to {branch}"
             made = worker_connection.run(_move(options, branch, info, parts, collections))
             if made is not None:
@@ -291,7 +275,7 @@ def rehearse(engine: Engine, source: Input, options: SourceOptions, branch: str)
     """Return the number of rows a commit would record: checks and compares them, stores nothing. Raises as `commit`."""
     with engine.explaining():
         engine.doing = "comparing leaves"
-        leaves = [leaf for part in leaves_of(rows_of(engine, source), options, dry_run=True) for leaf in part]
+        leaves = [leaf for part in leaves_of(engine, source, options, dry_run=True) for leaf in part]
         worker_connection.run(_compare(options, branch, [leaf.identity for leaf in leaves]))
     return sum(leaf.entries for leaf in leaves)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
@@ -125,15 +125,13 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
         else:
             if order.create and entries and not source.history:
                 target = replace(target, if_different=True)  # left by an interrupted load
-            if source.history:
-                in_order = _in_order(engine, rows_of(engine, source), target, entries)
             engine.doing = "writing"
-            if source.history:
-                summary = write(in_order, target)
-            elif source.table:
-                summary = _write_shares(engine, source.table, target)
-            else:
+            if source.table is None:
                 summary = write(rows_of(engine, source), target)
+            elif source.history and entries:
+                summary = write(_missing(engine, source.table, target), target)
+            else:
+                summary = _write_table(engine, source.table, target)
     written, rejected = summary.written, summary.rejected
     count = source.table.rows if source.table else written + rejected + summary.unchanged
     unchanged, seconds = count - written - rejected, time.monotonic() - begun
@@ -150,10 +148,13 @@ def _depth(engine: Engine, source: Input) -> int:
     if depth > 0 and source.table.origin.kind != CAPTURE:
         return depth
     engine.doing = "counting entries"
-    keys = tasks.rows_of(
-        engine, file_rows.shares(source.table), partial(file_rows.read_share, columns=["key"]), "key string"
-    )
-    return max(row["most"] or 0 for row in keys.groupBy("key").count().selectExpr("max(count) as most").collect())
+    return max(file_rows.over_sorted(engine, source.table, ["key"], "key", _most), default=0)
+
+
+def _most(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the largest number of rows of a key; those of a key follow each other."""
+    keys = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+    yield max((sum(1 for _ in same) for _, same in groupby(keys)), default=0)
 
 
 async def _prepare(source: Input, options: SourceOptions, order: Order, depth: int) -> tuple[bool, int]:
@@ -198,13 +199,11 @@ def rows_of(engine: Engine, source: Input) -> DataFrame:
     return file_rows.read(engine, source.table)
 
 
-def _in_order(engine: Engine, rows: DataFrame, target: SourceOptions, entries: int) -> DataFrame:
-    """Return a history partitioned by key and in order, without the entries already stored."""
-    if entries:
-        columns = ("key", "value", "revision", "operation")
-        there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
-        rows = missing(rows, there)
-    return rows.repartition("key").sortWithinPartitions("revision")
+def _missing(engine: Engine, table: StoredTable, target: SourceOptions) -> DataFrame:
+    """Return the entries of a history that the bucket lacks, partitioned by key and in order."""
+    columns = ("key", "value", "revision", "operation")
+    there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
+    return missing(file_rows.read(engine, table), there).repartition("key").sortWithinPartitions("revision")
 
 
 def _checked(rows: DataFrame) -> WriteSummary:
@@ -231,14 +230,16 @@ def write(rows: DataFrame, target: SourceOptions) -> WriteSummary:
     return _written(rows.schema, target, lambda write: tasks.over_rows(rows, lambda batches: [write(batches)]))
 
 
-def _write_shares(engine: Engine, table: StoredTable, target: SourceOptions) -> WriteSummary:
-    """Write the rows of a table of kvctl, which tasks read from its files, without Spark SQL."""
+def _write_table(engine: Engine, table: StoredTable, target: SourceOptions) -> WriteSummary:
+    """Write the rows of a table of kvctl, which tasks read from its files: a history in the order of each key."""
     from kvctl.pipeline.read.columns import schema_of
 
     columns = file_rows.columns_of(table)
     shares = file_rows.shares(table)
 
     def write_all(write: Callable[[Iterator[pa.RecordBatch]], TaskResult]) -> list[TaskResult]:
+        if table.origin.history:
+            return file_rows.over_sorted(engine, table, columns, "revision", lambda batches: [write(batches)])
         return tasks.over_items(engine, shares, lambda share: [write(file_rows.read_share(share, columns))])
 
     return _written(schema_of(columns), target, write_all)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+RANGE_BYTES = 64 << 20
+"""Bytes of rows that a task sorts."""
+RUN_BYTES = 4 << 20
+"""Bytes of rows that are divided into ranges at a time: Spark holds some ten of these in each task."""
+SAMPLES = 16
+"""Number of keys of these rows among which the bounds of the ranges are."""
+BATCH_ROWS = 10_000
 
 
 def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[R]]) -> list[R]:
@@ -64,6 +73,93 @@ def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterab
 
     found: list[Any] = rows.mapInArrow(pickled, "result binary").collect()
     return [pickle.loads(row.result) for row in found]
+
+
+# -- rows in the order of their keys -------------------------------------------------------------------------
+
+
+def over_sorted(
+    engine: Engine,
+    items: Sequence[T],
+    read: Callable[[T], Iterable[pa.RecordBatch]],
+    schema: str,
+    order: str,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]],
+) -> list[R]:
+    """Apply the work to the rows of ranges of `key`, sorted by `order`, and return all results in order of the ranges.
+
+    Rows are read twice, and need no Spark SQL in a classic session. All rows of a key are in one range, in memory.
+    """
+    if engine.target.remote:
+        return over_rows(in_ranges(rows_of(engine, items, read, schema), order), work)
+    bounds = _bounds(over_items(engine, items, partial(_sampled, read)))
+    if not bounds:
+        whole = [items] if items else []
+        return over_items(engine, whole, lambda items: work(_sorted(chain.from_iterable(map(read, items)), order)))
+    pieces = engine.context.parallelize(items, len(items)).flatMap(partial(_divided, read, bounds))
+    ranges = pieces.partitionBy(len(bounds) + 1, int).values()
+    return ranges.mapPartitions(lambda pieces: work(_sorted(chain.from_iterable(pieces), order))).collect()
+
+
+def in_ranges(rows: DataFrame, order: str) -> DataFrame:
+    """Return the rows partitioned by ranges of `key`, and each partition sorted by a column."""
+    return rows.repartitionByRange("key").sortWithinPartitions(order)
+
+
+def _sampled(read: Callable[[T], Iterable[pa.RecordBatch]], item: T) -> Iterator[tuple[str, int]]:
+    """Yield keys, each with the bytes of the rows from it to the next."""
+    for run in _runs(read(item)):
+        for piece in run.to_batches(max_chunksize=len(run) // SAMPLES + 1):
+            yield piece["key"][0].as_py() or "", piece.nbytes
+
+
+def _bounds(samples: Iterable[tuple[str, int]]) -> list[str]:
+    """Return the first key of each range but the first. Text is in the order of its bytes in UTF-8."""
+    ordered, size = sorted(samples), 0
+    bounds = [key for key, _ in ordered[:1]]
+    for key, count in ordered:
+        if size + count > RANGE_BYTES and key > bounds[-1]:
+            bounds.append(key)
+            size = 0
+        size += count
+    return bounds[1:]
+
+
+def _divided(
+    read: Callable[[T], Iterable[pa.RecordBatch]], bounds: Sequence[str], item: T
+) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """Yield the rows in pieces, each with the number of its range."""
+    import pyarrow as pa
+
+    for run in _runs(read(item)):
+        keys, start = run["key"], 0
+        ends = [bisect_left(range(len(run)), bound, key=lambda at: keys[at].as_py() or "") for bound in bounds]
+        for number, end in enumerate([*ends, len(run)]):
+            if start < end:
+                yield number, run.take(pa.array(range(start, end))).to_batches()  # a slice would be sent with its run
+            start = end
+
+
+def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows sorted by key, some at a time."""
+    import pyarrow as pa
+
+    held, size = [], 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= RUN_BYTES:
+            yield pa.Table.from_batches(held).sort_by("key")
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held).sort_by("key")
+
+
+def _sorted(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    held = list(batches)
+    return iter(pa.Table.from_batches(held).sort_by(column).to_batches(BATCH_ROWS) if held else ())
 
 
 def progress_text(engine: Engine) -> str:

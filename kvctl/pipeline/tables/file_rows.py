@@ -7,11 +7,11 @@ systems of its own for object stores.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kvctl.errors import NotFoundError, UsageError
 from kvctl.phrases import quoted
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.spark.engine import Engine
 
+R = TypeVar("R")
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
 """Columns that are read back."""
 EXTENSIONS = {
@@ -102,8 +103,23 @@ def columns_of(table: StoredTable) -> list[str]:
 def read(engine: Engine, table: StoredTable) -> DataFrame:
     """Read the rows of a table of kvctl, with columns of the data source except `created` and empty columns."""
     wanted = columns_of(table)
-    schema = ", ".join(f"{name} {_TYPES[name]}" for name in wanted)
-    return tasks.rows_of(engine, shares(table), partial(read_share, columns=wanted), schema)
+    return tasks.rows_of(engine, shares(table), partial(read_share, columns=wanted), _schema(wanted))
+
+
+def _schema(columns: Sequence[str]) -> str:
+    return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
+
+
+def over_sorted(
+    engine: Engine,
+    table: StoredTable,
+    columns: Sequence[str],
+    order: str,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]],
+) -> list[R]:
+    """Apply the work to ranges of keys of a table of kvctl, sorted by a column, as `tasks.over_sorted`."""
+    read = partial(read_share, columns=columns)
+    return tasks.over_sorted(engine, shares(table), read, _schema(columns), order, work)
 
 
 def columnar_format(place: TablePlace) -> str:

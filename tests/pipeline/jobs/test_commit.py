@@ -14,9 +14,11 @@ from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.jobs import commit
 from kvctl.pipeline.jobs.commit import CommitResult, of_commit, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
+from kvctl.pipeline.jobs.contents import of_bucket
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import parse
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.versions.catalog import RepositoryConfig
@@ -127,6 +129,22 @@ async def test_duplicate_key_is_refused(repository, engine, options, tmp_path):
         await asyncio.to_thread(record, engine, source, options, "main", "m", meta={}, author=None)
 
 
+@pytest.mark.parametrize("range_bytes", [tasks.RANGE_BYTES, pytest.param(1_000, marks=pytest.mark.slow)])
+async def test_duplicate_key_in_two_files_is_refused(
+    repository, engine, options, server, fill, raw, tmp_path, monkeypatch, range_bytes
+):
+    monkeypatch.setattr(tasks, "RANGE_BYTES", range_bytes)
+    bucket = fill({f"k.{number}": b"1" * 10 for number in range(100)}, max_msgs_per_subject=2)
+    raw.put(bucket, "k.3", b"again")
+    wanted = parse({"bucket": bucket, "url": server.url, "mode": "history", "onEvicted": "fail", "partitions": "4"})
+    place = TablePlace(str(tmp_path / "history"))
+    made = await asyncio.to_thread(export, engine, lambda: of_bucket(wanted), place)
+    assert len(made.table.parts) == 4
+    with pytest.raises(KvctlError, match=r"`k\.3` occurs twice"):
+        await asyncio.to_thread(record, engine, open_export(place), options, "main", "m", meta={}, author=None)
+    assert await held(repository) == {}
+
+
 async def test_a_rehearsal_counts_checks_and_stores_nothing(client, repository, engine, options, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(300)))
@@ -178,8 +196,9 @@ async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
 
 
 async def test_a_commit_is_exported_and_recorded_elsewhere(
-    client, unique, repository, go, engine, options, server, tmp_path
+    client, unique, repository, go, engine, options, server, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(tasks, "RANGE_BYTES", 200_000)
     rows = content(2000)
     made = await go(rows)
     await repository.put("main", "staged", b"1")
@@ -188,8 +207,10 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
         contents = lambda: of_commit(options, "main")  # noqa: E731
         return Path(export(engine, contents, TablePlace(str(tmp_path / "out"))).table.place.uri)
 
+    monkeypatch.setattr(commit, "A_TASK", 5)  # leaves
     source = open_export(TablePlace(str(await asyncio.to_thread(out))))
     assert (source.table.rows, source.table.origin.ref) == (2000, made.commit.id)
+    assert len(source.table.parts) > 3
     elsewhere = unique("CONF")
     await create(client.api, RepositoryConfig(elsewhere), author="tests")
     there = parse({"bucket": elsewhere, "url": server.url})

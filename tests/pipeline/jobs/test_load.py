@@ -11,6 +11,7 @@ from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.export import export
 from kvctl.pipeline.jobs.load import Input, LoadResult, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.engine import Engine
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.server import Server
@@ -76,7 +77,8 @@ async def test_bucket_is_loaded_under_another_name(pipeline, fill, raw, client, 
 
 
 @pytest.mark.guarantee("pipeline-24")
-async def test_history_is_loaded_in_the_order_of_each_key(pipeline, fill, raw, client, unique):
+async def test_history_is_loaded_in_the_order_of_each_key(pipeline, fill, raw, client, unique, monkeypatch):
+    monkeypatch.setattr(tasks, "RANGE_BYTES", 500)
     bucket = fill(max_msgs_per_subject=4)
     for number in range(40):
         raw.put(bucket, f"k.{number % 10}", b"%d" % (number % 20))

@@ -2,6 +2,8 @@
 
 import random
 from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame
 
 from kvctl.errors import UsageError
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.tasks import over_rows
 from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables import parts as table_parts
@@ -18,6 +21,7 @@ from kvctl.pipeline.tables.parts import COLUMNS, PartForm
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import DELTA, StoredTable
 from tests.pipeline.tables.test_stored_table import origin_of
+from tests.support.differences import differences
 
 ODD = [
     *b'| |  lead|trail \t|\0|#c|\\|"|""|\\"|a"b|a\\"b,c|,|x\\|\r|\n|\r\n|a\nb|null|NaN|1.0|true|\x7f'.split(b"|"),
@@ -192,3 +196,22 @@ def test_missing_column_is_named(engine, spark, tmp_path):
     with pytest.raises(UsageError, match="no column `key`") as raised:
         file_rows.read_table(engine, TablePlace(str(tmp_path / "t.csv")), "csv", "key", "v")
     assert raised.value.hint == "Set `--key` to one of `id`, `v`"
+
+
+@pytest.mark.parametrize("range_bytes", [1 << 30, 40_000, 1])
+def test_rows_are_divided_into_ranges_of_keys_and_sorted(rows, engine, tmp_path, monkeypatch, range_bytes):
+    monkeypatch.setattr(tasks, "RANGE_BYTES", range_bytes)
+    table = write(
+        rows.union(rows.selectExpr("key", "value", "revision + 100000 as revision", *rows.columns[3:])), tmp_path
+    )
+    columns = ["key", "value", "revision"]
+    found = file_rows.over_sorted(engine, table, columns, "revision", lambda batches: [pa.Table.from_batches(batches)])
+    ranges = [part.to_pylist() for part in found]
+    assert len(ranges) > 1 or range_bytes > 1 << 20
+    for part, following in pairwise(ranges):
+        assert max(row["key"] for row in part) < min(row["key"] for row in following)
+    for part in ranges:
+        assert part == sorted(part, key=itemgetter("revision"))
+    whole = [(row["revision"], row["key"], row["value"]) for part in ranges for row in part]
+    wanted = [(row.revision, row.key, bytes(row.value)) for row in rows.collect()]
+    assert differences(sorted(whole), sorted([*wanted, *((n + 100_000, *rest) for n, *rest in wanted)])) == []
