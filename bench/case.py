@@ -18,7 +18,10 @@ BEFORE = "before"
 
 @dataclass(frozen=True)
 class Aim:
-    """The most that the time of `ours`, the first contender by default, may be: `most` times that of `of`, `plus` s."""
+    """The most that the time of `ours`, the first contender by default, may be.
+
+    `most` times that of `of`, `plus` seconds, and the time of `also`, if any.
+    """
 
     most: float
     of: str
@@ -26,10 +29,13 @@ class Aim:
     ours: str = ""
     processor: bool = False
     """True if it is the most of processor time."""
+    also: str = ""
+    """Contender whose fixed cost is added."""
 
     def __str__(self) -> str:
         what = " of processor time" if self.processor else ""
-        return f"{self.most:g}x" + (f" + {self.plus:g} s" if self.plus else "") + what
+        also = f" + {self.also}" if self.also else ""
+        return f"{self.most:g}x" + (f" + {self.plus:g} s" if self.plus else "") + also + what
 
 
 NOISE = 1.1
@@ -152,9 +158,11 @@ def judge(aim: Aim, series: list[Series]) -> tuple[Series | None, Series | None,
     """Return both series of an aim, their ratios, and our time as a multiple of the aim (0: not measured)."""
     named = {one.name: one for one in series if one.seconds}
     ours, other = named.get(aim.ours or series[0].name), named.get(aim.of)
-    if not ours or not other:
-        return ours, other, [], 0
+    also = named.get(aim.also)
+    if not ours or not other or (aim.also and not also):
+        return ours, None, [], 0
     pairs = zip(ours.cpu, other.cpu, strict=False) if aim.processor else zip(ours.seconds, other.seconds, strict=False)
-    over = sorted(a / (aim.most * b + aim.plus) for a, b in pairs)
+    plus = aim.plus + (also.median if also else 0)
+    over = sorted(a / (aim.most * b + plus) for a, b in pairs)
     middle = len(over) // 2
     return ours, other, ratios(ours, other), (over[middle] + over[~middle]) / 2

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,16 +124,57 @@ def write_bare(url: str, folder: str, bucket: str) -> dict[str, float]:
 
 
 def capture(url: str, bucket: str) -> dict[str, float]:
-    """A capture of all changes, after a first one that warms the session up."""
-    from kvctl.pipeline.jobs import capture as job
+    """A capture of all changes into a new table, after a first one that warms the session up."""
+    return _second(lambda engine, folder: _capture(engine, url, bucket, folder))
+
+
+def capture_once(url: str, bucket: str, times: int) -> dict[str, float]:
+    """Captures of one change into the same table, in a warm session."""
+    import kvctl
+
+    async def put(value: bytes) -> None:
+        async with kvctl.connect(url) as client:
+            await client.bucket(bucket).put("key", value)
+
+    clock = worker.Clock()
+    with _engine() as engine, tempfile.TemporaryDirectory() as folder:
+        _capture(engine, url, bucket, folder)
+        for number in range(times):
+            asyncio.run(put(b"%d" % number))
+            with clock.block():
+                _capture(engine, url, bucket, folder)
+    return {**clock.medians(), "slowest": max(clock.seconds)}
+
+
+def export_parquet(url: str, bucket: str) -> dict[str, float]:
+    """An export into Parquet, after a first one that warms the session up."""
+    from kvctl.pipeline.jobs import contents, export
     from kvctl.pipeline.options import parse
+    from kvctl.pipeline.tables.storage import TablePlace
 
     options = parse({"url": url, "bucket": bucket})
-    with _engine() as engine, tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        job.capture(engine, options, place / "first", place / "first-checkpoint", once=True)
+    return _second(
+        lambda engine, folder: export.export(
+            engine, lambda: contents.of_bucket(options), TablePlace(folder), format="parquet"
+        )
+    )
+
+
+def _capture(engine: Any, url: str, bucket: str, folder: str) -> None:
+    from kvctl.pipeline.jobs import capture as job
+    from kvctl.pipeline.options import parse
+    from kvctl.pipeline.tables.storage import TablePlace
+
+    order = job.CaptureOrder(once=True)
+    job.capture(engine, parse({"url": url, "bucket": bucket}), TablePlace(folder), order)
+
+
+def _second(job: Callable[[Any, str], object]) -> dict[str, float]:
+    """Run a job into a folder, and measure it into another one."""
+    with _engine() as engine, tempfile.TemporaryDirectory() as folder:
+        job(engine, f"{folder}/first")
         with worker.family() as told:
-            job.capture(engine, options, place / "second", place / "second-checkpoint", once=True)
+            job(engine, f"{folder}/second")
     return told
 
 
@@ -146,4 +187,6 @@ def _engine() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    worker.serve_plain(rows, read, read_bare, gaps, read_divided, write, write_bare, capture)
+    worker.serve_plain(
+        rows, read, read_bare, gaps, read_divided, write, write_bare, capture, capture_once, export_parquet
+    )

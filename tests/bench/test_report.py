@@ -37,6 +37,15 @@ def test_aim_allows_seconds_beside_the_ratio():
     assert (verdict.met, verdict.aim) == (True, "1.5x + 4 s")
 
 
+def test_aim_allows_the_time_of_another_contender():
+    aim = Aim(1.5, "load", also="export")
+    (met,) = verdicts_of(_result("a", aim, ours=[9.9], load=[4.0], export=[4.0]))
+    (missed,) = verdicts_of(_result("a", aim, ours=[10.1], load=[4.0], export=[4.0]))
+    assert (met.met, missed.met, met.aim) == (True, False, "1.5x + export")
+    (unknown,) = verdicts_of(_result("a", aim, ours=[9.9], load=[4.0]))
+    assert unknown.met is None
+
+
 def test_aim_of_processor_time_leaves_waiting_out():
     aim = Aim(1, "before", plus=0.025, processor=True)
     (met,) = verdicts_of(_result("a", aim, ours=[0.4], before=[0.176]))
