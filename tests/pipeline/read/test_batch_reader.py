@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import col, lit
 
-from kvctl.errors import BucketNotFound, HistoryLost, KvctlError, UsageError
+from kvctl.errors import BucketNotFound, ContextNotFound, HistoryLost, KvctlError, NoServer, UsageError
 from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
 from kvctl.pipeline.read.columns import schema_of
@@ -184,16 +184,16 @@ def test_modes_give_states_histories_and_changes(server, fill, raw):
 
 
 @pytest.mark.guarantee("pipeline-5")
-def test_columns_on_demand(load, fill, raw, unique):
+def test_columns_on_demand(server, fill, raw, unique):
     name, mirror, aggregate = fill(allow_msg_ttl=True), unique("M"), unique("A")
     raw.put(name, "own", b"v", {"Content-Type": "text/plain", "Nats-Expected-Last-Subject-Sequence": "0"})
     raw.put(name, "ttl", b"v", {"Nats-TTL": "90s"})
     raw.put(name, "gone", b"", {"KV-Operation": "DEL", "By": "me"})
     columns = {"columns": "key,headers,ttl,bucket,origin", "mode": "history"}
-    assert load(name, **columns).collect() == [
-        Row("own", {"Content-Type": "text/plain"}, None, name, None),
-        Row("ttl", None, 90.0, name, None),
-        Row("gone", {"By": "me"}, None, name, None),
+    assert [tuple(row.values()) for row in Read(server.url, name, **columns).rows()] == [
+        ("own", [("Content-Type", "text/plain")], None, name, None),
+        ("ttl", None, 90.0, name, None),
+        ("gone", [("By", "me")], None, name, None),
     ]
     raw.create_stream(mirror, mirror={"name": f"KV_{name}"}, allow_msg_ttl=True)
     moved = {"src": f"$KV.{name}.>", "dest": f"$KV.{aggregate}.>"}
@@ -202,8 +202,8 @@ def test_columns_on_demand(load, fill, raw, unique):
     for stream in (mirror, f"KV_{aggregate}"):
         until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["last_seq"] == 3)
     for replica in (mirror, aggregate):
-        rows = load(replica, **columns).select("key", "bucket", "origin").collect()
-        assert rows == [Row(key, replica, name) for key in ("own", "ttl", "gone")]
+        rows = Read(server.url, replica, columns="key,bucket,origin", mode="history").rows()
+        assert [tuple(row.values()) for row in rows] == [(key, replica, name) for key in ("own", "ttl", "gone")]
 
 
 @pytest.mark.guarantee("pipeline-5")
@@ -285,19 +285,19 @@ def test_an_empty_bucket_has_no_rows(load, server, fill):
     assert Read(server.url, name, onEvicted="fail").parts == []
 
 
-def test_what_is_not_there_is_an_error_of_ours(load, spark, fill, unique):
+def test_what_is_not_there_is_an_error_of_ours(load, fill):
     name = fill()
     missing = refused(load(name + "x").collect)
     assert (type(missing), missing.exit_code) == (BucketNotFound, 3)
     assert f"Did you mean `{name}`?" in (missing.hint or "")
-    nobody = spark.read.format("nats-kv").options(url="nats://127.0.0.1:1", bucket="B", timeout="1s").load()
-    assert refused(nobody.collect).exit_code == 5
-    unknown = spark.read.format("nats-kv").options(context="none", bucket="B").load()
-    assert refused(unknown.collect).exit_code == 3
-    unread = spark.read.format("nats-kv").options(user="me", passwordFile="/none", bucket="B").load()
-    assert "`passwordFile /none` cannot be read" in refused(unread.collect).message
-    wrong = refused(spark.read.format("nats-kv").options(bukket="B").load)
-    assert (type(wrong), wrong.hint) == (UsageError, "Did you mean `bucket`? `kvctl help pipeline` lists them")
+    with pytest.raises(NoServer):
+        Read("nats://127.0.0.1:1", "B", timeout="1s")
+    for options, kind, words in (
+        ({"context": "none"}, ContextNotFound, "`none`"),
+        ({"user": "me", "passwordFile": "/none"}, UsageError, "`passwordFile /none` cannot be read"),
+    ):
+        with pytest.raises(kind, match=words):
+            KvDataSource({"bucket": "B", **options}).reader(schema_of(())).partitions()
 
 
 @pytest.mark.guarantee("pipeline-31")

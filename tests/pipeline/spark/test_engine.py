@@ -219,19 +219,11 @@ def test_a_task_has_four_attempts_on_this_machine_too(master, told_as):
     assert with_retries(master) == told_as
 
 
-def test_local_session_listens_on_loopback_only_without_web_page():
-    local = told(SparkTarget())
-    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
-    assert local["spark.ui.enabled"] == "false"
-    assert local["spark.sql.warehouse.dir"].startswith("/scratch/")
-
-
-def test_driver_is_reachable_for_a_cluster():
-    assert not {"spark.driver.host", "spark.driver.bindAddress"} & told(SparkTarget("spark://a:7077")).keys()
-
-
-def test_driver_of_a_local_cluster_listens_on_loopback():
-    assert told(SparkTarget("spark://127.0.0.1:7077"))["spark.driver.host"] == "127.0.0.1"
+def test_a_driver_listens_on_loopback_unless_a_cluster_has_to_reach_it():
+    local, here, away = (told(SparkTarget(master)) for master in (None, "spark://127.0.0.1:7077", "spark://a:7077"))
+    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == here["spark.driver.host"] == "127.0.0.1"
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & away.keys()
+    assert (local["spark.ui.enabled"], local["spark.sql.warehouse.dir"]) == ("false", "/scratch/warehouse")
 
 
 def test_user_settings_override_ours_and_extend_java_options():
