@@ -30,8 +30,6 @@ from tests.support.raw import RawClient
 _ROOT = Path(__file__).parents[1]
 _MEMORY = "/dev/shm"
 _numbers = count(1)
-CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-"""The user's own cache: what lies there only saves time."""
 DEFAULT_RUN = "not slow and not faults and not git"
 """What runs without `-m`."""
 _FOREIGN = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "VISUAL", "EDITOR", "PAGER")
@@ -141,7 +139,6 @@ def home(tmp_path_factory, monkeypatch):
     directory = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("NATS_"))]:
         monkeypatch.delenv(name, raising=False)

@@ -17,7 +17,6 @@ import pytest
 import kvctl
 from kvctl.errors import KvctlError
 from kvctl.pipeline.tables.file_rows import data_files
-from tests.conftest import CACHE
 from tests.faults.network import CLIENT
 from tests.faults.test_cluster import Servers, answers_lost, clients_away, killed, leader_of, leader_ready
 from tests.faults.workload import Workload
@@ -172,7 +171,7 @@ class Running:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NATS_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": CACHE}
+    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 KINDS = pytest.mark.parametrize("kind", [Export, Load, Stream], ids=lambda kind: kind.__name__.lower())

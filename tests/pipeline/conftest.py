@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kvctl.pipeline.spark.engine import Engine, SparkTarget
-from tests.conftest import CACHE
 from tests.support.readme import ROOT
 
 Fill = Callable[..., str]
@@ -28,7 +27,6 @@ def engine(spark_home):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(spark_home))
         patch.setenv("XDG_CONFIG_HOME", str(spark_home / ".config"))
-        patch.setenv("XDG_CACHE_HOME", CACHE)
         # Workers import the functions that tests give them.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         for name in [name for name in os.environ if name.startswith("NATS_")]:

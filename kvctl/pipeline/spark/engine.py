@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from kvctl.errors import KvctlError, NoServer, UsageError
 from kvctl.pipeline import INSTALL, register, require_spark
 from kvctl.pipeline.spark.failure import explained, not_started
-from kvctl.pipeline.spark.java import cache_directory, find_java, spark_home
+from kvctl.pipeline.spark.java import find_java, spark_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -109,6 +109,7 @@ class Engine:
         self.scratch = Path(tempfile.mkdtemp(prefix="kvctl-spark-"))
         """Directory of its files on this machine, which `close` removes."""
         self._cancelled = False
+        self._own_jvm = False
 
     @property
     def started(self) -> bool:
@@ -170,10 +171,12 @@ class Engine:
             vars(self)["context"].cancelAllJobs()
 
     def close(self) -> None:
-        """End the session and remove its files on this machine."""
+        """End the session and its JVM, and remove its files on this machine."""
         with suppress(Exception):
             running: Any = vars(self).get("spark", vars(self).get("context"))
             running.stop()
+        if self._own_jvm:
+            _end_jvm()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -263,15 +266,28 @@ class Engine:
 
     def _surroundings(self) -> dict[str, str | None]:
         """Return environment variables for the JVM, and so for the Python workers that it starts."""
-        cache = cache_directory(self.scratch)
+        from pyspark import SparkContext
+
+        self._own_jvm = self._own_jvm or SparkContext._gateway is None
         here, python = self.target.local or bool(self.target.remote), self.target.python
         return {
-            "SPARK_HOME": str(spark_home(cache, python)),
-            "JAVA_HOME": str(find_java().java_home(cache)),
+            "SPARK_HOME": str(spark_home(self.scratch, python)),
+            "JAVA_HOME": str(find_java().java_home(self.scratch)),
             "PYSPARK_PYTHON": python or sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1" if here or self.target.loopback else os.environ.get("SPARK_LOCAL_IP"),
             "SPARK_REMOTE": None,
         }
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, whose files are those of its session; it ends when its standard input does."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    with suppress(Exception):
+        gateway.shutdown()
+        gateway.proc.stdin.close()
 
 
 # -- settings ------------------------------------------------------------------------------------------------

@@ -4,16 +4,13 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvctl import atomic_file
 from kvctl.errors import KvctlError
 
 OLDEST = 17
@@ -49,9 +46,9 @@ class Java:
         """Path of its `java`."""
         return self.home / "bin" / "java"
 
-    def java_home(self, cache: Path) -> Path:
-        """Return JAVA_HOME for Spark: `home`, or a directory in `cache` whose `java` removes the missing module."""
-        return self.home if self.vectors else _launcher(self, cache)
+    def java_home(self, folder: Path) -> Path:
+        """Return JAVA_HOME for Spark: `home`, or a directory in `folder` whose `java` removes the missing module."""
+        return self.home if self.vectors else _launcher(self, folder)
 
 
 def find_java() -> Java:
@@ -116,19 +113,17 @@ def _asked(program: str) -> dict[str, str]:
     return {names[name]: value for name, _, value in pairs if name in names}
 
 
-def _launcher(java: Java, cache: Path) -> Path:
-    """Return a directory whose `bin/java` runs this Java without the missing module; created once for each Java."""
-    text = _LAUNCHER.format(module=VECTORS, java=shlex.quote(str(java.program)))
-    home = cache / f"java-{sha256(text.encode()).hexdigest()[:16]}"
-    program = home / "bin" / "java"
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(program, text.encode(), mode=0o755)
-    return home
+def _launcher(java: Java, folder: Path) -> Path:
+    """Return a new directory whose `bin/java` runs this Java without the missing module."""
+    program = folder / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(_LAUNCHER.format(module=VECTORS, java=shlex.quote(str(java.program))), encoding="utf-8")
+    program.chmod(0o755)
+    return folder / "java"
 
 
-def spark_home(cache: Path, python: str | None = None) -> Path:
-    """Return SPARK_HOME: the one that is set, or the installed package without its `python`.
+def spark_home(folder: Path, python: str | None = None) -> Path:
+    """Return SPARK_HOME: the one that is set, or links in `folder` to the installed package without its `python`.
 
     `python` is the workers' interpreter, if that is not this one.
 
@@ -141,35 +136,9 @@ def spark_home(cache: Path, python: str | None = None) -> Path:
     package = find_spec("pyspark")
     if python or os.environ.get("SPARK_HOME") or package is None or package.origin != str(found / "__init__.py"):
         return found
-    home = cache / f"spark-{sha256(os.fsencode(found)).hexdigest()[:16]}"
-    home.mkdir(parents=True, exist_ok=True)
+    home = folder / "spark"
+    home.mkdir(exist_ok=True)
     for name in PARTS:
         with suppress(FileExistsError):
             (home / name).symlink_to(found / name)
     return home
-
-
-def cache_directory(otherwise: Path) -> Path:
-    """Return `$XDG_CACHE_HOME/kvctl/spark`, or `~/.cache/kvctl/spark`; `otherwise` if it is not this user's alone.
-
-    Spark runs what lies there: a folder that others can write to or replace would let them choose it.
-    """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
-    own = base / "kvctl"
-    directory = own / "spark"
-    with suppress(OSError):
-        base.mkdir(parents=True, exist_ok=True)
-        for folder in (own, directory):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        shared = base.stat()
-        replaceable = shared.st_mode & 0o022 and not shared.st_mode & stat.S_ISVTX
-        trusted = shared.st_uid in (0, os.getuid()) and not replaceable
-        if trusted and all(map(_is_private, (own, directory))) and os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    return otherwise
-
-
-def _is_private(folder: Path) -> bool:
-    """Return True for a folder of this user, no link, to which no others can write."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -10,7 +10,7 @@ import pytest
 
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark import java as java_module
-from kvctl.pipeline.spark.java import Java, cache_directory, find_java, spark_home
+from kvctl.pipeline.spark.java import Java, find_java, spark_home
 
 INSTALLED = Path(pyspark.__file__).parent
 
@@ -98,14 +98,13 @@ def test_outdated_java_is_named_in_the_error(install, monkeypatch):
 
 def test_a_java_with_all_modules_is_used_as_it_is(install, tmp_path):
     java = Java(install("17"), 17, "")
-    assert java.java_home(tmp_path / "cache") == java.home
-    assert not (tmp_path / "cache").exists()
+    assert java.java_home(tmp_path / "folder") == java.home
+    assert not (tmp_path / "folder").exists()
 
 
 def test_java_without_the_vector_module_is_run_without_requesting_it(install, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(install("25", modules="java.base java.xml")))
-    home = find_java().java_home(tmp_path / "a cache")
-    assert home == find_java().java_home(tmp_path / "a cache")
+    home = find_java().java_home(tmp_path / "a folder")
     command = [
         home / "bin" / "java",
         "-cp",
@@ -121,7 +120,6 @@ def test_java_without_the_vector_module_is_run_without_requesting_it(install, tm
 
 def test_spark_home_is_the_installed_package_without_its_python(tmp_path):
     home = spark_home(tmp_path)
-    assert spark_home(tmp_path) == home
     assert sorted(os.listdir(home)) == ["bin", "jars", "sbin"]
     assert (home / "jars").resolve() == INSTALLED / "jars"
 
@@ -146,35 +144,3 @@ def _place(batches):  # type: ignore[no-untyped-def]
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"place": [os.path.dirname(pyspark.__file__)]})
-
-
-def test_cache_directory_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert cache_directory(tmp_path) == tmp_path / "cache" / "kvctl" / "spark"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert cache_directory(tmp_path) == tmp_path
-
-
-def test_cache_directory_that_others_own_or_can_write_to_is_not_used(tmp_path, monkeypatch):
-    """Whoever can put links into it chooses the jars that Spark runs."""
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    own = cache_directory(tmp_path)
-    assert own == cache / "kvctl" / "spark"
-    assert [path.stat().st_mode & 0o777 for path in (own, own.parent)] == [0o700, 0o700]
-    for folder, mode in ((own, 0o770), (own.parent, 0o707), (cache, 0o777)):
-        before = folder.stat().st_mode
-        folder.chmod(mode)
-        assert cache_directory(tmp_path) == tmp_path
-        folder.chmod(before)
-    cache.chmod(0o1777)  # as /tmp: nobody replaces what others own
-    assert cache_directory(tmp_path) == own
-    own.rename(cache / "elsewhere")
-    own.symlink_to(cache / "elsewhere")
-    assert cache_directory(tmp_path) == tmp_path
-    own.unlink()
-    own.mkdir()
-    if os.getuid() == 0:
-        os.chown(own, 1234, -1)
-        assert cache_directory(tmp_path) == tmp_path
