@@ -20,6 +20,7 @@ from kvctl.phrases import counted
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline.jobs import load as load_job
 from kvctl.pipeline.tables import file_rows, stored_table
+from kvctl.pipeline.tables.origin import reading_hint
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import document
@@ -125,10 +126,11 @@ def _check_export(place: TablePlace) -> None:
     """Raise UsageError for a data file, ConflictError for a folder of data files that is not an export."""
     if (place.path is not None and not place.path.exists()) or stored_table.is_table(place):
         return
-    if file_rows.format_of(place) is None:
+    format = file_rows.format_of(place)
+    if format is None:
         return
     problem = f"`{place}` is not a complete export: it has no `{stored_table.MANIFEST}`"
-    hint = "To read a table of your own, add `--key COL`, `--value COL` or `--format`"
+    hint = reading_hint(file_rows.column_names(place, format))
     file = place.path is None or place.path.is_file()
     raise UsageError(problem, hint=hint) if file else ConflictError(problem, hint=hint)
 

@@ -111,7 +111,7 @@ def _opened(engine: Engine, options: SourceOptions, place: TablePlace, order: Ca
     origin = TableOrigin(
         kind=CAPTURE,
         bucket=options.bucket,
-        incarnation=info["created"],
+        instance=info["created"],
         config=info["config"],
         mode=order.mode,
         filters=options.filter,
@@ -146,10 +146,10 @@ def _check_same(found: TableOrigin, wanted: TableOrigin, offset: Offset, place: 
         if present != getattr(wanted, name):
             shown = {"marks": "kept" if found.marks else "not kept"}.get(name, f"`{present}`")
             raise ConflictError(f"`{place}` has a capture with {text} {shown}", hint="Choose another folder")
-    if found.incarnation != wanted.incarnation:
+    if found.instance != wanted.instance:
         raise StreamReplaced(
-            f"`{place}` has a capture of the bucket `{found.bucket}` created at {found.incarnation}, up to revision "
-            f"{offset.revision}; it was recreated at {wanted.incarnation}",
+            f"`{place}` has a capture of the bucket `{found.bucket}` created at {found.instance}, up to revision "
+            f"{offset.revision}; it was recreated at {wanted.instance}",
             hint="Capture the new one into another folder",
         )
 

@@ -19,6 +19,7 @@ from kvctl.pipeline.read.snapshot_plan import runs
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.file_rows import PROBLEM
+from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state
 from kvctl.versions.commits import CommitInfo, NothingToCommit
@@ -62,15 +63,16 @@ def of_commit(options: SourceOptions, ref: str) -> Contents:
     commit, config, created, leaves = worker_connection.run(_commit(options, ref))
     parts = runs(leaves, [1] * len(leaves), options.partitions or max(-(-len(leaves) // A_TASK), 1))
     committed = datetime.fromtimestamp(commit.created_ns // 1000 / 10**6, UTC)
-    return Contents(
-        rows=TaskRows(parts, partial(_rows, options, committed)),
+    origin = TableOrigin(
+        kind=EXPORT,
         bucket=options.bucket,
-        incarnation=created,
-        config=config,
-        mode="latest",
-        filters=options.filter,
         ref=commit.id,
+        instance=created,
+        config=config,
+        mode=LATEST,
+        filters=options.filter,
     )
+    return Contents(rows=TaskRows(parts, partial(_rows, options, committed)), origin=origin)
 
 
 async def _commit(options: SourceOptions, ref: str) -> tuple[Commit, dict[str, Any], str, list[bytes]]:

@@ -5,7 +5,7 @@ They come from a bucket at one revision, or from other rows of the same columns,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from kvctl.jetstream.stream_info import StreamInfo
 from kvctl.jetstream.streams import ServerClock
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.tables.origin import EXPORT, TableOrigin
 from kvctl.pipeline.tables.parts import COLUMNS
 
 if TYPE_CHECKING:
@@ -33,19 +34,10 @@ class TaskRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Rows with the data source's columns, and their origin."""
+    """Rows with the data source's columns, and their origin as far as it is known before they are read."""
 
     rows: DataFrame | TaskRows
-    bucket: str
-    incarnation: str
-    """Creation time of the stream, RFC 3339."""
-    config: Mapping[str, Any]
-    mode: str
-    filters: tuple[str, ...] = ()
-    cut: int | None = None
-    """Revision at which the bucket is read; rows above it replace entries that the bucket no longer had."""
-    ref: str | None = None
-    """Commit, for a versioned bucket."""
+    origin: TableOrigin
 
 
 def of_bucket(options: SourceOptions) -> Contents:
@@ -66,15 +58,16 @@ def of_bucket(options: SourceOptions) -> Contents:
 
     info, cut, parts = worker_connection.run(planned())
     now_us = ServerClock.from_info(info).now_ns() // 1000
-    return Contents(
-        rows=TaskRows(parts, partial(_rows, reader, now_us)),
+    origin = TableOrigin(
+        kind=EXPORT,
         bucket=options.bucket,
-        incarnation=info["created"],
+        instance=info["created"],
         config=info["config"],
+        cut=cut,
         mode=options.mode,
         filters=options.filter,
-        cut=cut,
     )
+    return Contents(rows=TaskRows(parts, partial(_rows, reader, now_us)), origin=origin)
 
 
 def _rows(reader: KvReader, now_us: int, part: Any) -> Iterator[pa.RecordBatch]:

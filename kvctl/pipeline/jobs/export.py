@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from kvctl.errors import KvctlError
 from kvctl.pipeline.jobs.contents import Contents, TaskRows
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import parts, stored_table
-from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
+from kvctl.pipeline.tables.origin import TableOrigin
 from kvctl.pipeline.tables.parts import COLUMNS, PartForm, WrittenRows
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import DELTA, PARQUET, RemovedFiles, StoredTable
@@ -50,14 +50,14 @@ def export(
         form = PartForm.of(
             place,
             folder=stored_table.STAGING if format == PARQUET else "",
-            deletions=found.mode != LATEST,
-            cut=found.cut,
+            deletions=found.origin.history,
+            cut=found.origin.cut,
         )
         try:
             written = _write(engine, found, form)
             files = [part for one in written for part in one.parts]
             parts.require_visible(place, files)
-            origin = _origin(found, written)
+            origin = _origin(found.origin, written)
             table = stored_table.publish(place, format, table_schema(), origin, files, overwrite=overwrite)
         except BaseException:
             with suppress(KvctlError):
@@ -89,18 +89,9 @@ def _write_part(rows: TaskRows, form: PartForm, part: Any) -> Iterator[WrittenRo
     return parts.write(rows.read(part), form)
 
 
-def _origin(contents: Contents, written: Sequence[WrittenRows]) -> TableOrigin:
+def _origin(begun: TableOrigin, written: Sequence[WrittenRows]) -> TableOrigin:
+    """Return the origin with what is known of the rows once they are written."""
     counts = {"ttl": sum(one.ttls for one in written), "headers": sum(one.headers for one in written)}
-    return TableOrigin(
-        kind=EXPORT,
-        bucket=contents.bucket,
-        ref=contents.ref,
-        incarnation=contents.incarnation,
-        config=contents.config,
-        cut=contents.cut,
-        newer=sum(one.newer for one in written),
-        mode=contents.mode,
-        filters=contents.filters,
-        columns=tuple(name for name in COLUMNS if counts.get(name, 1)),
-        created=format_time(time.time_ns()),
-    )
+    columns = tuple(name for name in COLUMNS if counts.get(name, 1))
+    newer = sum(one.newer for one in written)
+    return replace(begun, newer=newer, columns=columns, created=format_time(time.time_ns()))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kvctl.atomic_file import flush_folder
 from kvctl.errors import ConflictError, KvctlError, UsageError
 from kvctl.pipeline.read.offsets import Offset
-from kvctl.pipeline.tables.origin import Part, TableOrigin, check_name, damaged, decode, encode
+from kvctl.pipeline.tables.origin import Part, TableOrigin, check_name, damaged, decode, encode, reading_hint
 from kvctl.pipeline.tables.parts import hash_in, is_data, rows_in
 from kvctl.pipeline.tables.storage import TablePlace
 
@@ -114,9 +114,9 @@ class KvTable:
         """Return the origin. Raises ConflictError for a table that kvctl did not write."""
         description = self._table.metadata().description
         if not description or not description.startswith('{"kvctl"'):
-            raise ConflictError(
-                f"`{self.place}` is a Delta table that kvctl did not write", hint="Choose another place"
-            )
+            names = [field.name for field in self._table.schema().fields]
+            hint = f"{reading_hint(names)}; kvctl writes to places of its own"
+            raise ConflictError(f"`{self.place}` is a Delta table that kvctl did not write", hint=hint)
         return decode(description, str(self.place))[0]
 
     @property
@@ -149,7 +149,7 @@ class KvTable:
         number = self._table.transaction_version
         with explained(self.place):
             fields = [number(name) or 0 for name in (REVISION, SEEN, HELD)]
-        return Offset(fields[0], self.origin.incarnation, *fields[1:])
+        return Offset(fields[0], self.origin.instance, *fields[1:])
 
     @property
     def loss(self) -> int | None:

@@ -6,14 +6,17 @@ systems of its own for object stores.
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kvctl.errors import NotFoundError, UsageError
+from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import tasks
@@ -53,6 +56,7 @@ _TYPES = {
 }
 ROWS = 10_000
 """Maximum rows of a batch."""
+_HEADING_CHARACTERS = 1 << 20
 SHARE_BYTES = 32 << 20
 """Bytes of a file for each task."""
 _CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
@@ -135,8 +139,15 @@ def columnar_format(place: TablePlace) -> str:
 
 def read_columns(engine: Engine, place: TablePlace, format: str) -> DataFrame:
     """Read a table from elsewhere, with its own columns. Raises UsageError, ConflictError, KvctlError."""
-    by_tasks = format == "delta" or (format == "parquet" and place.path is None)
-    return _read_files(engine, place, format) if by_tasks else _table(engine.spark, place, format)
+    from pyspark.errors import AnalysisException
+
+    if format != "delta" and not (format == "parquet" and place.path is None):
+        try:
+            return _table(engine.spark, place, format)
+        except AnalysisException as error:
+            if "PARQUET_TYPE_" not in str(error):  # such as a time, or one in nanoseconds
+                raise
+    return _read_files(engine, place, format)
 
 
 class _FileItem(NamedTuple):
@@ -148,6 +159,8 @@ class _FileItem(NamedTuple):
     partition: Any
     """Expression that holds in its rows, with the values of partitions."""
     schema: pa.Schema
+    wanted: pa.Schema
+    """With the types that Spark has."""
 
 
 def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
@@ -155,17 +168,34 @@ def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     inside, found = _dataset(place, format)
+    schema = _spark_schema(found.schema)
     items = [
-        _FileItem(inside, file.path, file.format, file.partition_expression, found.schema)
+        _FileItem(inside, file.path, file.format, file.partition_expression, found.schema, schema)
         for file in found.get_fragments()
     ]
-    return tasks.rows_of(engine, items, _read_file, from_arrow_schema(found.schema))
+    return tasks.rows_of(engine, items, _read_file, from_arrow_schema(schema))
 
 
 def _read_file(item: _FileItem) -> Iterator[pa.RecordBatch]:
     with crossing(), item.place.explained("read"):
         file = item.format.make_fragment(item.path, item.place.file_system(), item.partition)
-        yield from file.to_batches(item.schema, batch_size=ROWS)
+        for batch in file.to_batches(item.schema, batch_size=ROWS):
+            yield batch.cast(item.wanted, safe=False)
+
+
+def _spark_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with types that Spark has: times in microseconds, text for what it has no type for."""
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+    def known(kind: pa.DataType) -> pa.DataType:
+        try:
+            return to_arrow_type(from_arrow_type(kind), timezone="UTC")
+        except (PySparkException, ValueError):
+            return pa.string()
+
+    return pa.schema([(field.name, known(field.type)) for field in schema])
 
 
 def _dataset(place: TablePlace, format: str) -> tuple[TablePlace, Any]:
@@ -228,7 +258,7 @@ def _table(spark: SparkSession, place: TablePlace, format: str) -> DataFrame:
     if format == "json" and any(_nested(type) for _, type in found.dtypes):
         texts = [StructField(field.name, StringType()) for field in found.schema]
         return reader.schema(StructType(texts)).load(literal(place))
-    if format not in ("csv", "tsv") or not found.columns:
+    if not found.columns or format not in ("csv", "tsv"):
         return found
     return reader.schema(found.schema.add(_BROKEN, "string")).option("enforceSchema", "false").load(literal(place))
 
@@ -250,6 +280,22 @@ def format_of(place: TablePlace) -> str | None:
         return EXTENSIONS.get(PurePosixPath(place.uri).suffix.lower())
     first = path if path.is_file() else next(data_files(path), path)
     return EXTENSIONS.get(first.suffix.lower())
+
+
+def column_names(place: TablePlace, format: str) -> list[str]:
+    """Return the columns of files from elsewhere, as their first line or schema has them; empty if not known."""
+    path = place.path
+    with suppress(KvctlError, OSError, ValueError, TypeError, RecursionError, csv.Error):
+        if format == "parquet":
+            return list(_dataset(place, format)[1].schema.names)
+        first = path if path is None or path.is_file() else next(data_files(path), None)
+        if first is not None:
+            with first.open(encoding="utf-8", newline="") as file:
+                line = file.readline(_HEADING_CHARACTERS)
+            if format == "json":
+                return list(dict(json.loads(line)))
+            return next(csv.reader([line], delimiter="\t" if format == "tsv" else ","), [])
+    return []
 
 
 def data_files(folder: Path) -> Iterator[Path]:
@@ -274,7 +320,7 @@ def _value(column: str, type: str, *, encoded: bool, blank: bool) -> str:
     if type == "binary":
         return column
     if _nested(type):
-        return f"cast(to_json({column}) as binary)"
+        return f"cast(to_json({column}, map('ignoreNullFields', 'false')) as binary)"
     text = f"cast({column} as string)"
     text = f"coalesce({text}, '')" if blank else text
     plain = f"cast({text} as binary)"

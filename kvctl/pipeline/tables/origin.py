@@ -13,6 +13,7 @@ from typing import Any
 from kvctl.documents import checksum
 from kvctl.documents.record import check_types
 from kvctl.errors import ConflictError
+from kvctl.phrases import quoted
 
 VERSION = 1
 EXPORT, CAPTURE = KINDS = ("export", "capture")
@@ -41,7 +42,7 @@ class TableOrigin:
     bucket: str
     ref: str | None = None
     """Commit id, for a versioned bucket."""
-    incarnation: str
+    instance: str
     """Creation time of the bucket's stream, which identifies the stream instance: another one has other revisions."""
     config: Mapping[str, Any]
     """Stream configuration of the bucket."""
@@ -57,7 +58,8 @@ class TableOrigin:
     """Schema of the decoded values, in SQL."""
     marks: bool = False
     """True if deleted keys stay, marked."""
-    created: str
+    created: str = ""
+    """Time at which the table was written."""
 
     @property
     def history(self) -> bool:
@@ -95,6 +97,8 @@ def decode(text: str | bytes, place: str) -> tuple[TableOrigin, tuple[Part, ...]
     expected = document.pop("checksum", None)
     if expected != checksum.of_document(document):
         raise damaged(place, "its origin has been changed")
+    if "incarnation" in document:  # its name in early tables
+        document["instance"] = document["incarnation"]
     try:
         known = {field.name: document[field.name] for field in fields(TableOrigin) if field.name in document}
         known |= {name: tuple(known.get(name, ())) for name in ("filters", "columns")}
@@ -121,6 +125,12 @@ def damaged(place: str, how: str) -> ConflictError:
     """Return the error for a damaged table."""
     hint = "Export or capture again into another place, or use a copy of the table"
     return ConflictError(f"The table in `{place}` is damaged: {how}", hint=hint)
+
+
+def reading_hint(columns: Sequence[str]) -> str:
+    """Return the hint for a table that kvctl did not write; its columns may not be known."""
+    shown = f" to two of its columns {quoted(columns[:20])}" if columns else ""
+    return f"`load` and `commit` read it with `--key` and `--value` set{shown}"
 
 
 def _document(text: str | bytes, place: str) -> dict[str, Any]:

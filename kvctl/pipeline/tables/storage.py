@@ -258,8 +258,7 @@ def parse_options(pairs: Iterable[str]) -> dict[str, str]:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             raise UsageError(
-                f"`--storage-option {name}` is not in the form K=V",
-                hint="Write it like `--storage-option aws_region=eu`",
+                "A `--storage-option` is not in the form K=V", hint="Write it like `--storage-option aws_region=eu`"
             )
         if value.startswith("@"):
             try:

@@ -2,7 +2,10 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from kvctl.pipeline.tables.stored_table import MANIFEST
 from tests.pipeline.tables.test_stored_table import flip, stored
@@ -122,3 +125,23 @@ def test_export_dry_run_reports_files_to_remove(run, env, raw, bucket_name, fold
         {"bucket": bucket_name, "path": str(folder), "format": "delta", "mode": "latest", "cut": 1, "removed": 3},
     )
     assert (folder / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code"),
+    [("t.csv", 2), ("t.tsv", 2), ("t.json", 2), ("t.parquet", 2), ("folder", 4), ("delta", 4), ("broken.json", 2)],
+)
+def test_load_of_a_table_of_others_names_its_columns(run, env, tmp_path, name, exit_code):
+    rows = pa.table({"id": [1], "v": ["x"]})
+    (tmp_path / "t.csv").write_text("id,v\n1,x\n")
+    (tmp_path / "t.tsv").write_text("id\tv\n1\tx\n")
+    (tmp_path / "t.json").write_text('{"id": 1, "v": "x"}\n')
+    (tmp_path / "broken.json").write_text("[" * 100_000)
+    (tmp_path / "folder").mkdir()
+    for path in ("t.parquet", "folder/a.parquet"):
+        pq.write_table(rows, tmp_path / path)
+    write_deltalake(str(tmp_path / "delta"), rows)
+    found = run("pipeline", "load", str(tmp_path / name), "--into", "B", env=env)
+    shown = "" if name == "broken.json" else " to two of its columns `id`, `v`"
+    assert (found.exit_code, found.out) == (exit_code, "")
+    assert f"`load` and `commit` read it with `--key` and `--value` set{shown}" in found.err

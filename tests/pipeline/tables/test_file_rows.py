@@ -184,11 +184,13 @@ def test_binary_keys_that_are_not_utf_8_are_reported(engine, spark, tmp_path):
 
 
 def test_bytes_and_numbers_of_a_parquet_table(engine, spark, tmp_path):
-    frame = spark.createDataFrame([(7, b"\xff", 1.5)], "n int, `odd``name` binary, d double")
+    row = (7, b"\xff", 1.5, {"a": None, "b": 1})
+    frame = spark.createDataFrame([row], "n int, `odd``name` binary, d double, s struct<a: int, b: int>")
     frame.write.parquet(str(tmp_path / "t"))
     read = lambda value: file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), "parquet", "n", value).first()  # noqa: E731
     assert (read("odd`name").key, bytes(read("odd`name").value)) == ("7", b"\xff")
     assert bytes(read("d").value) == b"1.5"
+    assert bytes(read("s").value) == b'{"a":null,"b":1}'
 
 
 def test_missing_column_is_named(engine, spark, tmp_path):
@@ -215,3 +217,24 @@ def test_rows_are_divided_into_ranges_of_keys_and_sorted(rows, engine, tmp_path,
     whole = [(row["revision"], row["key"], row["value"]) for part in ranges for row in part]
     wanted = [(row.revision, row.key, bytes(row.value)) for row in rows.collect()]
     assert differences(sorted(whole), sorted([*wanted, *((n + 100_000, *rest) for n, *rest in wanted)])) == []
+
+
+def test_parquet_with_types_that_spark_does_not_read_is_read(engine, tmp_path):
+    """As pandas and DuckDB write them."""
+    columns = {
+        "id": pa.array([1, 2], pa.uint32()),
+        "ns": pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns")),
+        "time": pa.array([45_296_000_001_000, None], pa.time64("ns")),
+        "ms": pa.array([1_700_000_000_123, None], pa.timestamp("ms")),
+    }
+    (tmp_path / "t").mkdir()
+    parquet.write_table(pa.table(columns), tmp_path / "t" / "a.parquet")
+    parquet.write_table(pa.table(columns), tmp_path / "t" / "b.parquet", row_group_size=1)
+    expected = {"ns": b"2023-11-14 22:13:20.123456", "time": b"12:34:56.000001", "ms": b"2023-11-14 22:13:20.123"}
+    for path, count in (("t", 2), ("t/a.parquet", 1)):
+        place = TablePlace(str(tmp_path / path))
+        for column, value in expected.items():
+            found = file_rows.read_table(engine, place, "parquet", "id", column).collect()
+            assert sorted((row.key, row.value and bytes(row.value)) for row in found) == (
+                [("1", value)] * count + [("2", None)] * count
+            )

@@ -45,6 +45,9 @@ def test_options_do_not_show(tmp_path):
     assert "hidden" not in str(caught.value)
     with pytest.raises(UsageError, match="not in the form K=V"):
         TablePlace.parse("s3://lake", ["aws_region"])
+    with pytest.raises(UsageError) as caught:
+        TablePlace.parse("s3://lake", ["hidden"])
+    assert "hidden" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_links_are_neither_followed_nor_written_through(tmp_path):
