@@ -85,6 +85,9 @@ class _PreparedCommit(NamedTuple):
     commit: Commit
     epochs: tuple[str, ...]
     objects: ChunkBytes
+    """Objects to write together with the commit."""
+    stored: ChunkBytes | None
+    """New objects that were written before; None if they are too many to keep."""
     begun: int
 
 
@@ -109,7 +112,8 @@ async def commit(
             state = await branch_state.read(store, branch)
         if not info.allow_empty:
             _check_left(own, state)
-        if prepared is None or not _still_good(prepared, state):
+        prepared = prepared and await _kept(objects, prepared, state)
+        if prepared is None:
             try:
                 prepared = await _prepare(store, objects, state, info, sorted({*written.keys}) if written else [])
             except MissingObject:
@@ -268,23 +272,32 @@ def _check_left(own: str | None, state: BranchState) -> None:
     raise NothingToCommit(f"The staged changes of `{branch}` are already committed in `{where[:12]}`", taken_by=where)
 
 
-def _still_good(prepared: _PreparedCommit, state: BranchState) -> bool:
-    """Return whether others have only sealed epochs since."""
-    return (
-        prepared.commit.parents[0] == state.branch.commit
-        and prepared.epochs == state.branch.sealed[: len(prepared.epochs)]
-        and prepared.begun == state.collections.collection.begun
-    )
+async def _kept(objects: Objects, prepared: _PreparedCommit, state: BranchState) -> _PreparedCommit | None:
+    """Return the commit if others have only sealed epochs since, None if it has to be prepared again.
+
+    A collection that began since may delete what was written before. It lists objects before it begins, and spares
+    those written afterwards: they are written once more. All others belong to the head, too.
+    """
+    moved = prepared.commit.parents[0] != state.branch.commit
+    if moved or prepared.epochs != state.branch.sealed[: len(prepared.epochs)]:
+        return None
+    if prepared.begun == (begun := state.collections.collection.begun):
+        return prepared
+    if prepared.stored is None:
+        return None
+    await objects.write(prepared.stored, keep=False)
+    return prepared._replace(begun=begun)
 
 
 async def _prepare(
     store: Store, objects: Objects, state: BranchState, info: CommitInfo, likely: Sequence[bytes]
 ) -> _PreparedCommit:
     held = state.branch
-    tree = await _with_changes(store, objects, bytes.fromhex(held.root), held.sealed, likely)
-    made = await _commit_of(store, held, tree.root, info, None)
-    together = {} if tree.root.hex() == held.root else await _go_first(objects, tree.objects)
-    return _PreparedCommit(made, held.sealed, together, state.collections.collection.begun)
+    with objects.storing() as stored:
+        tree = await _with_changes(store, objects, bytes.fromhex(held.root), held.sealed, likely)
+        made = await _commit_of(store, held, tree.root, info, None)
+        together = {} if tree.root.hex() == held.root else await _go_first(objects, tree.objects)
+    return _PreparedCommit(made, held.sealed, together, stored.found, state.collections.collection.begun)
 
 
 async def _with_changes(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 from kvctl.errors import KvctlError
@@ -24,7 +24,27 @@ BLOCKING_S = 0.001
 CACHE = 64 << 20
 """Bytes of objects cached: they never change."""
 
+STORED_BYTES = 64 << 20
+"""Bytes of objects that `StoredObjects` keeps."""
+
 T = TypeVar("T")
+
+
+class StoredObjects:
+    """Objects that were stored during a block, to be stored again."""
+
+    def __init__(self) -> None:
+        self.found: dict[bytes, bytes] | None = {}
+        """None if they are more than STORED_BYTES."""
+        self._size = 0
+
+    def add(self, objects: Mapping[bytes, bytes]) -> None:
+        """Add objects."""
+        self._size += sum(map(len, objects.values()))
+        if self.found is not None and self._size <= STORED_BYTES:
+            self.found |= objects
+        else:
+            self.found = None
 
 
 class MissingObject(KvctlError):
@@ -41,6 +61,17 @@ class Objects:
         self._store = store
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
         self._size = 0
+        self._storing: list[StoredObjects] = []
+
+    @contextmanager
+    def storing(self) -> Iterator[StoredObjects]:
+        """Collect what is stored during the block, also by other tasks."""
+        stored = StoredObjects()
+        self._storing.append(stored)
+        try:
+            yield stored
+        finally:
+            self._storing.remove(stored)
 
     async def run(self, reading: Reading[T]) -> T:
         """Run a reading of trees. Raises MissingObject."""
@@ -143,6 +174,8 @@ class Objects:
 
     async def write(self, objects: Mapping[bytes, bytes], *, keep: bool = True) -> None:
         """Store objects; storing one again is harmless. `keep` caches them."""
+        for stored in self._storing:
+            stored.add(objects)
         if objects:
             await self._store.set_many(OBJECTS, objects)
         if keep:

@@ -11,7 +11,7 @@ import pytest
 from kvctl.errors import ConflictError, NotFoundError
 from kvctl.kv.bucket import Bucket
 from kvctl.tokens import untoken
-from kvctl.versions import garbage, refs
+from kvctl.versions import commits, garbage, refs
 from kvctl.versions.branch import epochs, private_epoch
 from kvctl.versions.branch.staging import IdentityMismatch
 from kvctl.versions.commits import HasStagedChanges, NothingToCommit
@@ -22,6 +22,7 @@ from kvctl.versions.repository import Repository
 from kvctl.versions.store.jetstream_store import BucketStore
 from kvctl.versions.store.memory import MemoryStore
 from kvctl.versions.store.protocol import Store
+from kvctl.versions.tree import objects
 from kvctl.versions.tree.tree import Strategy
 from tests.versions.concurrency.steps import Fuse, StagingRecord, SteppedStore, at_every_step
 from tests.versions.conftest import stored
@@ -269,6 +270,28 @@ async def test_collection_at_any_step_leaves_other_operations_complete(operation
                 assert (await state(repo))["contents"] == (await state(done))["contents"]
 
     assert await at_every_step(scenario, kill=False) > 2
+
+
+@pytest.mark.parametrize(("kept", "prepared"), [(1 << 20, 1), (0, 2)])
+async def test_commit_goes_on_after_a_collection_that_deleted_its_objects(kept, prepared, monkeypatch):
+    """Else collections that follow each other keep a large commit from its end; what it cannot keep is made again."""
+    monkeypatch.setattr(commits, "OBJECTS_PER_WRITE", 0)
+    monkeypatch.setattr(objects, "STORED_BYTES", kept)
+    store, prepare, collected = MemoryStore(), commits._prepare, []
+    repo = await forked(store)
+    await repo.put_each("main", {f"k{number}": b"%d" % number for number in range(500)} | {"large": LARGE})
+
+    async def preparing(*arguments: Any) -> Any:
+        found = await prepare(*arguments)
+        collected.append(0 if collected else (await Repository(store).gc()).objects)
+        return found
+
+    monkeypatch.setattr(commits, "_prepare", preparing)
+    made = await repo.commit("main", "many")
+    assert (len(collected), collected[0] > 2) == (prepared, True)
+    await whole(Repository(store))
+    assert (await held(Repository(store), made.id))["large"] == LARGE
+    assert (await repo.gc()).objects == 0
 
 
 @pytest.mark.guarantee("versions-3", by="race")
