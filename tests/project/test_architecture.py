@@ -112,7 +112,7 @@ PARTICIPLE = re.compile(
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (12_132, 53),
-    "versions tables": (8_695, 47),
+    "versions tables": (8_717, 47),
     "pipeline": (8_410, 46),
     "cli render documents deferred phrases suggest units topics __main__": (21_300, 111),
     "core": (19_580, 84),
