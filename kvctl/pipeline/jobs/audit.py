@@ -18,7 +18,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, UsageError
+from kvctl.jetstream import streams
 from kvctl.jetstream.api import Api
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
@@ -350,15 +351,25 @@ class _SparkAudit:
             )
 
     async def _other(self, api: Api, name: str) -> list[AuditOutcome]:
-        """Compare a bucket that does not replicate the origin, or a table of it, key by key."""
+        """Compare a bucket that does not replicate the origin, or a table of it, key by key.
+
+        An aggregate's sources map the keys of a table as they map those of its bucket.
+        """
         table, other = self._table, await self._readable(api, name)
+        sources = []
         if table is None:
             origin = await self._readable(api, self._options.bucket)
         else:
-            origin = Readable(self._options, "", f"{SUBJECT_PREFIX}{table.origin.bucket}.", table=table)
-        rules = KeyMapping([Transform(f"{origin.prefix}>", f"{other.prefix}>")])
+            stream, prefix = f"{STREAM_PREFIX}{table.origin.bucket}", f"{SUBJECT_PREFIX}{table.origin.bucket}."
+            origin = Readable(self._options, stream, prefix, table=table)
+            config = (await streams.info(api, other.stream))["config"]
+            sources = [source for source in config.get("sources") or () if source["name"] == stream]
+        same = Transform(f"{origin.prefix}>", f"{other.prefix}>")
+        rules = KeyMapping([rule for source in sources for rule in KeyMapping.of(source).rules] or [same])
+        if rules.lossy:
+            raise UsageError(f"`{name}` drops parts of the origin's keys: audit the bucket instead of its export")
         fed = OriginSide(origin.options, origin.stream, origin.prefix, rules, table=table)
-        found = await self._compared([api, api], other, [fed], revisions=False, own=False)
+        found = await self._compared([api, api], other, [fed], revisions=False, own=bool(sources))
         first = table.place.uri if table else self._options.bucket
         outcome = AuditOutcome(first, name, Kind.BUCKET, keys=found.keys[0])
         sides = [

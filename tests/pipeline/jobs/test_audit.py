@@ -92,6 +92,24 @@ async def test_audit_of_unrelated_buckets_compares_key_by_key(client, raw, uniqu
     assert (await on_spark(one, one))[0].consistent is True
 
 
+async def test_audit_of_an_export_follows_the_transforms_of_an_aggregate(client, raw, unique, engine, server, tmp_path):
+    one, two, both = unique("ONE"), unique("TWO"), unique("BOTH")
+    for bucket in (one, two):
+        raw.create_bucket(bucket, {f"NEW.{number}": b"%d" % number for number in range(6)} | {"OLD.1": b"x"})
+    origins = (Origin(one, keys=("NEW.>",), prefix="a"), Origin(two, keys=("NEW.*",), prefix="b"))
+    await create_aggregate(client, Aggregate(both, origins, writable=True))
+    options = parse({"bucket": one, "url": server.url})
+    place = TablePlace(str(tmp_path / "out"))
+    table = (await asyncio.to_thread(export, engine, lambda: contents.of_bucket(options), place)).table
+    await audited(client, both)
+    await client.bucket(both).put_many([("own", b"1"), ("a.3", b"overwritten")])
+    await client.bucket(one).put("NEW.new", b"1")
+    await audited(client, both)
+    (found,) = await asyncio.to_thread(audit, engine, options, [both], SHORTLY, table=table)
+    assert (found.error, found.keys) == (None, 6)
+    assert sorted((str(item.kind), item.key) for item in found.samples) == [("differing", "a.3"), ("extra", "a.new")]
+
+
 async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, unique, engine, server, tmp_path):
     bucket = unique()
     raw.create_bucket(bucket, {f"k.{number}": b"%d" % number for number in range(10)}, max_msgs_per_subject=3)
