@@ -127,7 +127,7 @@ def test_no_credential_leaves_the_workers(accounts, cluster, home, tmp_path):
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
     }
-    conf |= dict(pair.split("=") for pair in SMALL if "=" in pair)
+    conf |= dict(pair.split("=", 1) for pair in SMALL if "=" in pair)
     variables = environment(tmp_path, {"HOME": str(home), "PYTHONPATH": str(ROOT)})
     line = [json.dumps(sets), cluster.url, json.dumps(conf), str(tmp_path)]
     command = [sys.executable, "-c", DRIVER, *line]
