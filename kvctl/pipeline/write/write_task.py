@@ -84,6 +84,8 @@ class TaskResult(WriterCommitMessage):
     counts: RowCounts = field(default_factory=RowCounts)
     samples: list[tuple[str, str]] = field(default_factory=list)
     """First rejected rows: key, cause."""
+    letters: tuple[TablePlace, str] | None = None
+    """Place and file of all rejected rows, if there are any."""
 
     def take(self, chunk: RowChunk, causes: dict[int, str]) -> None:
         """Add the first of these rejected rows of a batch."""
@@ -134,6 +136,7 @@ async def write_rows(options: SourceOptions, attempt: Attempt, batches: Iterator
             given = options.dead_letter
             place = given if isinstance(given, TablePlace) else TablePlace.parse(given)
             rejected.append(stack.enter_context(dead_letters(place, task)))
+            result.letters = place, f"{task}.parquet"
         async with connected(options) as client:
             target = await target_of(client.bucket(options.bucket))
             plan = await _plan(options, attempt, target)

@@ -57,8 +57,12 @@ class WriteSummary:
 
     @classmethod
     def of(cls, messages: Sequence[WriterCommitMessage | None]) -> WriteSummary:
-        """Add up the messages of the tasks."""
+        """Add up the messages of the tasks. Raises PartlyDone if files of rejected rows are not visible here."""
         tasks = [message for message in messages if isinstance(message, TaskResult)]
+        for place, name in (task.letters for task in tasks if task.letters and task.counts.rejected):
+            if not place.sizes([name]):
+                problem = f"Rows were rejected, and `{place}` does not have all of them for this machine"
+                raise PartlyDone(problem, hint="All machines have to share the folder, under the same path")
         counts = [task.counts for task in tasks]
         return cls(
             sum(count.written for count in counts),

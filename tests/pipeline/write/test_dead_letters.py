@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, PartlyDone
+from kvctl.kv.bulk.bulk_writer import RowCounts
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.write.arrow_rows import RowChunk
-from kvctl.pipeline.write.write_task import dead_letters
+from kvctl.pipeline.write.write_task import TaskResult, dead_letters
+from kvctl.pipeline.write.writer import WriteSummary
 
 
 def chunk(*keys: str) -> RowChunk:
@@ -56,3 +58,15 @@ def test_rejected_rows_of_a_folder_that_cannot_be_made_are_an_error(tmp_path):
     place = TablePlace(str(tmp_path / "file" / "dead"))
     with pytest.raises(KvctlError, match="Could not write"), dead_letters(place, "job.0") as add:
         add(chunk("a"), {0: "cause"})
+
+
+def test_rejected_rows_that_only_their_worker_sees_are_an_error(tmp_path):
+    place = TablePlace(str(tmp_path / "dead"))
+    with dead_letters(place, "job.0") as add:
+        add(chunk("a"), {0: "cause"})
+    here = TaskResult("job", RowCounts(rejected=1), letters=(place, "job.0.parquet"))
+    none = TaskResult("job", RowCounts(written=2), letters=(place, "job.1.parquet"))
+    assert WriteSummary.of([here, none]).rejected == 1
+    elsewhere = TaskResult("job", RowCounts(rejected=1), letters=(place, "job.2.parquet"))
+    with pytest.raises(PartlyDone, match=f"`{tmp_path}/dead` does not have all of them"):
+        WriteSummary.of([here, elsewhere])
