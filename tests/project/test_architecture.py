@@ -113,7 +113,7 @@ ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
     "topology doctor labs": (12_132, 53),
     "versions tables": (8_717, 47),
-    "pipeline": (8_421, 46),
+    "pipeline": (8_430, 46),
     "cli render documents deferred phrases suggest units topics __main__": (21_300, 111),
     "core": (19_580, 84),
 }
