@@ -18,12 +18,14 @@ from kvctl.errors import (
     KvctlError,
     NoResponders,
     NotFoundError,
+    OutcomeUnknown,
     RequestTimeout,
     ServerError,
     StreamNotFound,
     StreamOffline,
+    Unanswered,
 )
-from kvctl.jetstream.answer import answer_to, parsed
+from kvctl.jetstream.answer import MalformedAnswer, answer_to, parsed
 from kvctl.phrases import one_line
 from kvctl.tokens import check_prefix
 
@@ -157,6 +159,17 @@ class Api:
                     if self.prefix.startswith("$JS.") or not retry:
                         raise
                     raise self._nobody(endpoint) from None
+
+    async def change(self, endpoint: str, body: object = None) -> dict[str, Any]:
+        """Request a change, once. Raises OutcomeUnknown for a lost or malformed answer, ReadOnly, and as `call`."""
+        self.connection.context.require_writable()
+        try:
+            return await self.call(endpoint, body)
+        except (Unanswered, MalformedAnswer) as error:
+            raise OutcomeUnknown(
+                f"Could not find out if the server did what `{self.prefix}.{endpoint}` requests: {error.message}",
+                hint="Check the stream or the consumer, then run it again",
+            ) from error
 
     def parse_reply(self, endpoint: str, payload: bytes) -> dict[str, Any]:
         """Parse the reply to a request. Raises the error that it reports, or ServerError for a malformed one."""

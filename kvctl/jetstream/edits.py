@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown, Unanswered
+from kvctl.errors import Away, ConflictError, KvctlError, NotFoundError, OutcomeUnknown
 from kvctl.jetstream import streams
 from kvctl.jetstream.answer import MalformedAnswer
 from kvctl.jetstream.api import Api
@@ -30,8 +30,6 @@ from kvctl.phrases import indented
 Info = TypeVar("Info", bound=Mapping[str, Any])
 """Answer of the server that has the stored configuration as `config`, and `created`."""
 
-UNCERTAIN = (Unanswered, MalformedAnswer)
-"""Errors of a write that may have been stored."""
 READ_BACK_INTERVAL_S = 0.1
 EDIT_ATTEMPTS = 5
 """Number of times that a change overwritten by others is written again."""
@@ -121,7 +119,7 @@ async def create_new(target: EditTarget[Info], wanted: Config) -> Info:
     """
     try:
         made = await target.create(wanted)
-    except UNCERTAIN as error:
+    except OutcomeUnknown as error:
         found = await _found_after(error, target, "created", lambda info: info is not None)
         assert found is not None
         if _lacking(target, wanted, found):
@@ -169,7 +167,7 @@ async def _update(target: EditTarget[Info], before: Config, after: Config, chang
     """
     try:
         info = await target.update(after)
-    except UNCERTAIN as error:
+    except OutcomeUnknown as error:
 
         def done(found: Info | None) -> bool:
             return found is not None and not _dropped(target, before, after, found, changed)
@@ -187,12 +185,12 @@ async def delete(target: EditTarget[Info]) -> None:
     """Delete it. Raises NotFoundError, OutcomeUnknown, ReadOnly."""
     try:
         await target.delete()
-    except UNCERTAIN as error:
+    except OutcomeUnknown as error:
         await _found_after(error, target, "deleted", lambda info: info is None)
 
 
 async def _found_after(
-    error: KvctlError, target: EditTarget[Info], verb: str, done: Callable[[Info | None], bool]
+    error: OutcomeUnknown, target: EditTarget[Info], verb: str, done: Callable[[Info | None], bool]
 ) -> Info | None:
     """Read the target until a change with a lost or malformed answer appears, for at most the connection's timeout."""
     deadline = time.monotonic() + target.api.connection.timeout
@@ -205,7 +203,7 @@ async def _found_after(
             break
         await asyncio.sleep(READ_BACK_INTERVAL_S)
     raise OutcomeUnknown(
-        f"Could not find out if {target.what} was {verb}: {error.message}",
+        f"Could not find out if {target.what} was {verb}: {getattr(error.__cause__, 'message', error.message)}",
         hint=f"Check with `{target.show}`, then run it again",
     ) from None
 

@@ -15,6 +15,7 @@ from kvctl.connection import Connection
 from kvctl.errors import (
     KvctlError,
     NotFoundError,
+    OutcomeUnknown,
     PermissionDenied,
     RefusedError,
     RequestTimeout,
@@ -23,7 +24,6 @@ from kvctl.errors import (
     StreamOffline,
     UsageError,
 )
-from kvctl.jetstream.answer import MalformedAnswer
 from kvctl.jetstream.api import OFFLINE_HINT, Api, all_pages
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, parsed_sources
 from kvctl.phrases import counted, quoted
@@ -106,17 +106,15 @@ async def _created(api: Api, config: StreamConfig) -> StreamInfo:
 
 
 async def _create(api: Api, config: StreamConfig) -> StreamInfo:
-    require_writable(api)
     async with _placed(api, config):
-        answer = await api.call(f"STREAM.CREATE.{_checked(config['name'])}", config)
+        answer = await api.change(f"STREAM.CREATE.{_checked(config['name'])}", config)
     return cast("StreamInfo", answer)
 
 
 async def update(api: Api, config: StreamConfig) -> StreamInfo:
-    """Replace a stream's configuration; return its info. Raises StreamNotFound, ServerError, ReadOnly."""
-    require_writable(api)
+    """Replace a stream's configuration; return its info. Raises StreamNotFound, ServerError, as `Api.change`."""
     async with _placed(api, config):
-        answer = await api.call(f"STREAM.UPDATE.{_checked(config['name'])}", config)
+        answer = await api.change(f"STREAM.UPDATE.{_checked(config['name'])}", config)
     return cast("StreamInfo", answer)
 
 
@@ -124,7 +122,7 @@ async def seal(api: Api, config: StreamConfig) -> None:
     """Make a stream permanently read-only; its entries no longer expire. Raises as `update`."""
     try:
         await update(api, {**config, "sealed": True})
-    except (RequestTimeout, MalformedAnswer):
+    except OutcomeUnknown:
         if not (await info(api, config["name"]))["config"].get("sealed"):
             raise
 
@@ -175,24 +173,24 @@ async def version(api: Api, stream: str) -> tuple[int, ...]:
 
 
 async def delete(api: Api, stream: str) -> None:
-    """Delete the stream with all its messages. Raises StreamNotFound, ReadOnly."""
-    require_writable(api)
-    await api.call(f"STREAM.DELETE.{_checked(stream)}")
+    """Delete the stream with all its messages. Raises StreamNotFound, OutcomeUnknown, ReadOnly."""
+    await api.change(f"STREAM.DELETE.{_checked(stream)}")
 
 
 async def purge(api: Api, stream: str, **request: Any) -> int:
-    """Remove messages by `filter`, up to `seq`, or all but the last `keep`; return their number."""
-    require_writable(api)
+    """Remove messages by `filter`, up to `seq`, or all but the last `keep`; return their number.
+
+    Raises StreamNotFound, OutcomeUnknown, ServerError, ReadOnly.
+    """
     if request.get("filter"):
         check_filter_subject(request["filter"])
-    return int((await api.call(f"STREAM.PURGE.{_checked(stream)}", request or None))["purged"])
+    return int((await api.change(f"STREAM.PURGE.{_checked(stream)}", request or None))["purged"])
 
 
 async def delete_message(api: Api, stream: str, sequence: int, *, erase: bool = True) -> None:
-    """Remove one message; with `erase` its bytes are overwritten. Raises NotFoundError, StreamNotFound, ReadOnly."""
-    require_writable(api)
+    """Remove one message; with `erase` its bytes are overwritten. Raises NotFoundError, and as `purge`."""
     try:
-        await api.call(f"STREAM.MSG.DELETE.{_checked(stream)}", {"seq": sequence, "no_erase": not erase})
+        await api.change(f"STREAM.MSG.DELETE.{_checked(stream)}", {"seq": sequence, "no_erase": not erase})
     except (NotFoundError, ServerError) as error:
         absent = isinstance(error, ServerError) and any(text in error.message for text in _NO_MESSAGE)
         if absent or type(error) is NotFoundError:

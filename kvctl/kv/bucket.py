@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kvctl.errors import (
-    BucketNotFound,
     JetStreamDisabled,
     KeyExists,
     KeyNotFound,
@@ -16,14 +15,13 @@ from kvctl.errors import (
     NoResponders,
     PermissionDenied,
     RevisionNotFound,
-    StreamNotFound,
     UnreachableError,
     UsageError,
     WrongRevision,
 )
-from kvctl.jetstream import direct_get, streams
+from kvctl.jetstream import direct_get
 from kvctl.jetstream.direct_get import DirectRequest
-from kvctl.kv import conditional_write, config, copy_key, lease
+from kvctl.kv import catalog, conditional_write, config, copy_key, lease
 from kvctl.kv.bulk import bulk_put
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
@@ -336,12 +334,9 @@ class Bucket(Handle):
         return config.BucketStatus.from_info(binding.info)
 
     async def destroy(self) -> None:
-        """Delete the bucket with all its data. Raises BucketNotFound, ReadOnly."""
+        """Delete the bucket with all its data. Raises BucketNotFound, OutcomeUnknown, ReadOnly."""
         self.check_writable(None)
-        try:
-            await streams.delete(self._api, (await self.locate()).stream)
-        except StreamNotFound:
-            raise BucketNotFound(f"Bucket `{self.name}` does not exist") from None
+        await catalog.delete(self._api, (await self.locate()).stream)
 
     # -- inside ------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvctl.errors import ConflictError, KvctlError, StreamNotFound, TableExists, TableNotFound, UnreachableError
-from kvctl.jetstream import streams
+from kvctl.jetstream import edits, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.config_diff import Difference
 from kvctl.jetstream.consumers import admin
@@ -155,9 +155,9 @@ async def plan_edit(api: Api, name: str, changes: Mapping[str, Any], clear: Coll
     return [Edit(info, edited(info["config"], changes, clear)) for info in [table.info, *await _parts(api, table)]]
 
 
-async def apply_edit(api: Api, edits: Iterable[Edit]) -> None:
+async def apply_edit(api: Api, planned: Iterable[Edit]) -> None:
     """Apply the changes. Raises OutcomeUnknown, ServerError; running the edit again completes it."""
-    await _each([edit for edit in edits if edit.differences], lambda edit: catalog.apply_edit(api, edit))
+    await _each([edit for edit in planned if edit.differences], lambda edit: catalog.apply_edit(api, edit))
 
 
 async def seal(api: Api, name: str) -> bool:
@@ -216,7 +216,7 @@ async def _delete(api: Api, table: ExistingTable) -> None:
 
 async def _delete_stream(api: Api, stream: str) -> None:
     with suppress(StreamNotFound):
-        await streams.delete(api, stream)
+        await edits.delete(edits.stream(api, stream))
 
 
 async def _create(api: Api, wanted: StreamConfig) -> StreamInfo:

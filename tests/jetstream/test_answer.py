@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, suppress
@@ -14,7 +15,7 @@ import pytest
 
 import kvctl
 from kvctl.contexts import Context
-from kvctl.errors import KvctlError
+from kvctl.errors import KvctlError, OutcomeUnknown
 from kvctl.server import run_server
 from tests.cli.conftest import run_process
 from tests.mutation import mutated_frame
@@ -57,6 +58,7 @@ def world(tmp_path_factory) -> Iterator[tuple[str, str]]:
     file.write_text("version: 1\nbuckets: {B: {history: 5}}\nmirrors: {M: {origin: B}}\n")
     with run_server(name="world") as server:
         for line in (
+            "bucket add SEALED",
             "bucket add B --history 5 --atomic --marker-ttl 1h",
             *(f"put B {key} value-{key}" for key in ("a", "b", "c", "a2")),
             "delete B b",
@@ -140,7 +142,53 @@ def calls(client: kvctl.Client, name: str) -> list[Awaitable[Any]]:
         client.create_bucket(name, history=3),
         client.delete_bucket(name),
         streams.account_info(),
+        *changes(client, name),
+        client.seal_bucket("SEALED"),
+        client.create_or_update_bucket(name, history=2),
+        kvctl.Tables(client).create(kvctl.TableConfig(f"T{name}", partitions=2, apart=True)),
+        kvctl.Tables(client).delete(f"T{name}"),
     ]
+
+
+def changes(client: kvctl.Client, name: str) -> list[Awaitable[Any]]:
+    """Calls of the library that change streams and consumers, each with one request."""
+    streams, stream = client.jetstream, client.jetstream.stream(name)
+    return [
+        streams.create_stream(name, subjects=[name], allow_direct=True),
+        streams.update_stream(name, subjects=[name], allow_direct=True, description="changed"),
+        stream.create_consumer("C", ack_policy="explicit"),
+        stream.update_consumer("C", ack_policy="explicit", description="changed"),
+        stream.create_or_update_consumer("C", ack_policy="explicit", description="again"),
+        stream.consumer("C").pause(time.time_ns() + 3_600 * 10**9),
+        stream.consumer("C").resume(),
+        streams.delete_consumer(name, "C"),
+        stream.purge(confirm=name),
+        stream.delete_message(1),
+        streams.delete_stream(name),
+    ]
+
+
+@pytest.mark.guarantee("commands-15", by="fault")
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b'{"success": 1}', b'{"purged": "x", "paused": null, "config": {}}'])
+async def test_change_with_a_malformed_answer_is_unknown_or_found(server, unique, answer):
+    name = unique("CHANGING")
+    endpoints = re.compile(rb"io\.nats\.jetstream\.api\.v1\.[a-z_]*(create|update|delete|purge|pause)_response")
+    with Proxy(server.url) as proxy:
+        proxy.on(endpoints, lambda frame: Replace(with_payload(frame, answer)), way=DOWN, times=None)
+        async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=1))) as client:
+            *before, deletion = changes(client, name)
+            for call in before:
+                with pytest.raises(OutcomeUnknown, match=rf"`\$JS\.API\.[A-Z.]*\.{name}.*malformed") as caught:
+                    await call
+                assert caught.value.exit_code == 6
+            await deletion  # read back
+            assert name not in await client.jetstream.stream_names()
+
+
+def with_payload(frame: bytes, payload: bytes) -> bytes:
+    """Return a MSG frame with another payload."""
+    words = frame.partition(b"\r\n")[0].split(b" ")
+    return b" ".join([*words[:-1], b"%d" % len(payload)]) + b"\r\n" + payload + b"\r\n"
 
 
 async def watched(bucket: kvctl.Bucket) -> None:

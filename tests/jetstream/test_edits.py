@@ -10,7 +10,7 @@ import pytest
 
 import kvctl
 from kvctl.contexts import Context
-from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, RequestTimeout, StreamNotFound
+from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown, StreamNotFound
 from kvctl.jetstream import edits, streams
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.edits import merge
@@ -36,7 +36,7 @@ def unanswered(send: Send | None) -> Send:
     async def lost(config: Config) -> Config:
         if send is not None:
             await send(config)
-        raise RequestTimeout("No answer")
+        raise OutcomeUnknown("No answer")
 
     return lost
 
@@ -67,7 +67,7 @@ async def test_change_with_a_lost_answer_is_found(target, name):
 
     async def delete() -> None:
         await target.delete()
-        raise RequestTimeout("No answer")
+        raise OutcomeUnknown("No answer")
 
     await edits.delete(replace(target, delete=delete))
     with pytest.raises(StreamNotFound):
@@ -94,7 +94,7 @@ async def test_change_with_a_malformed_answer_is_found_or_unknown(own_server, na
 async def test_lost_creation_never_deletes_the_stream_of_another_client(target, name):
     async def taken(config: Config) -> Config:
         await target.create(config | {"max_age": 2 * 10**9})
-        raise RequestTimeout("No answer")
+        raise OutcomeUnknown("No answer")
 
     with pytest.raises(ConflictError, match="by another client"):
         await edits.create(replace(target, create=taken), {"name": name, "max_age": 10**9})

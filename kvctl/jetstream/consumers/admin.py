@@ -13,7 +13,6 @@ from kvctl.jetstream.api import Api, all_pages
 from kvctl.jetstream.config_diff import differences
 from kvctl.jetstream.config_text import CONSUMER
 from kvctl.jetstream.edits import EditTarget
-from kvctl.jetstream.streams import require_writable
 from kvctl.tokens import check_filter_subject, check_name
 
 _SHORT = 5 * 10**9
@@ -23,7 +22,7 @@ _SHORT = 5 * 10**9
 async def create(api: Api, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Create a consumer and return its info; succeed if an equal one exists.
 
-    Raises ConflictError (another configuration), StreamNotFound, ServerError, ReadOnly.
+    Raises ConflictError (another configuration), StreamNotFound, OutcomeUnknown, ServerError, ReadOnly.
     """
     return await _send(api, stream, config, "create")
 
@@ -45,10 +44,9 @@ async def info(api: Api, stream: str, consumer: str, *, timeout: float | None = 
 
 
 async def delete(api: Api, stream: str, consumer: str) -> None:
-    """Delete the consumer. Raises ConsumerNotFound, ReadOnly."""
-    require_writable(api)
+    """Delete the consumer. Raises ConsumerNotFound, OutcomeUnknown, ReadOnly."""
     with _naming(stream, consumer):
-        await api.call(f"CONSUMER.DELETE.{stream}.{consumer}")
+        await api.change(f"CONSUMER.DELETE.{stream}.{consumer}")
 
 
 async def count(api: Api, stream: str, **selection: Any) -> int:
@@ -71,11 +69,10 @@ async def count(api: Api, stream: str, **selection: Any) -> int:
 async def pause(api: Api, stream: str, consumer: str, until: str | None) -> dict[str, Any]:
     """Pause delivery until a time (RFC 3339); None resumes. Returns `{paused, pause_until, pause_remaining}`.
 
-    Raises ConsumerNotFound, ReadOnly.
+    Raises ConsumerNotFound, OutcomeUnknown, ReadOnly.
     """
-    require_writable(api)
     with _naming(stream, consumer):
-        return await api.call(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until} if until else None)
+        return await api.change(f"CONSUMER.PAUSE.{stream}.{consumer}", {"pause_until": until} if until else None)
 
 
 async def names(api: Api, stream: str) -> list[str]:
@@ -129,7 +126,6 @@ def new_name() -> str:
 
 
 async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -> dict[str, Any]:
-    require_writable(api)
     name = config.get("name") or config.get("durable_name") or new_name()
     for subject in filter(None, (config.get("filter_subject"), *(config.get("filter_subjects") or ()))):
         check_filter_subject(subject)
@@ -140,7 +136,7 @@ async def _send(api: Api, stream: str, config: Mapping[str, Any], action: str) -
     if action:
         body["action"] = action
     with _naming(stream, name):
-        return await api.call(endpoint, body)
+        return await api.change(endpoint, body)
 
 
 @contextmanager

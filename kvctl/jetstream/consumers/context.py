@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from kvctl.errors import UsageError
-from kvctl.jetstream import streams
+from kvctl.jetstream import edits, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.consumers import admin
 from kvctl.jetstream.consumers.consume import Consumption
@@ -67,8 +67,8 @@ class JetStream:
         return self._found(await streams.info(self.api, name))
 
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream with all its messages. Raises StreamNotFound, ReadOnly."""
-        await streams.delete(self.api, name)
+        """Delete a stream with all its messages. Raises StreamNotFound, OutcomeUnknown, ReadOnly."""
+        await edits.delete(edits.stream(self.api, name))
 
     async def stream_names(self, subject: str | None = None) -> list[str]:
         """Return the names of all streams, or of those that listen on a subject."""
@@ -117,8 +117,8 @@ class Stream:
         return self.cached_info
 
     async def delete(self) -> None:
-        """Delete it with all its messages. Raises StreamNotFound, ReadOnly."""
-        await streams.delete(self.api, self.name)
+        """Delete it with all its messages. Raises StreamNotFound, OutcomeUnknown, ReadOnly."""
+        await edits.delete(edits.stream(self.api, self.name))
 
     async def purge(
         self,
