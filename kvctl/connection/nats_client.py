@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client as NatsClient
 from nats.aio.client import __version__ as CLIENT_VERSION
 from nats.aio.subscription import Subscription
+from nats.aio.transport import WebSocketTransport
 
 from kvctl.connection.client_options import NO_LOGIN, Cause, Login, wants_tls
 from kvctl.contexts import Context
@@ -33,6 +34,8 @@ STAGGER_S = 0.25
 """Head start of a server before the next one is tried beside it (as in RFC 8305)."""
 MOST_SERVERS = 256
 """Maximum number of servers to know: others that a server announces are ignored."""
+MAX_WEBSOCKET_MESSAGE = 2 * MAX_FRAME
+"""Maximum bytes of a websocket's message: servers put all that waits for a client into one, by default 64 MiB."""
 READ_BYTES = 256 << 10
 """Maximum bytes of one read, which asyncio limits to the same number."""
 
@@ -101,6 +104,13 @@ class NatsLink(NatsClient):
             max_reconnect_attempts=1,
             dont_randomize=True,
         )
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if not self._transport and s.uri.scheme in ("ws", "wss"):
+            transport: Any = WebSocketTransport(self.options["ws_connection_headers"])
+            transport._client = _BoundedSession(transport._client)
+            self._transport = transport
+        await super()._connect_to_server(s)
 
     def keep(self, listener: Listener, others: Sequence[Address]) -> None:
         """Reconnect from now on, to this server and others of its kind, and notify the listener."""
@@ -301,6 +311,17 @@ class NatsLink(NatsClient):
     async def _heard_end(self) -> None:
         if self.listener is not None:
             await self.listener.ended()
+
+
+class _BoundedSession:
+    """Session of a websocket with a limit for its messages, which the library lets be of any size."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.close = session.close
+
+    def ws_connect(self, url: str, **options: Any) -> Any:
+        return self._session.ws_connect(url, **{**options, "max_msg_size": MAX_WEBSOCKET_MESSAGE})
 
 
 def _place(uri: Any) -> tuple[str, int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kvctl.connection import Connection, connect, live_connection
+from kvctl.connection import Connection, connect, live_connection, nats_client
 from kvctl.connection.nats_client import MOST_SERVERS
 from kvctl.contexts import Context
 from kvctl.errors import ConnectionLost, KvctlError, NoServer
@@ -97,6 +100,54 @@ async def test_credentials_go_only_to_servers_that_their_own_server_announced(re
         await connection.close()
     assert {connect["pass"] for connect in hostile.connects} == {"second"}
     assert set(announced_to) <= {"bob"}
+
+
+def frame(payload: bytes, *, final: bool) -> bytes:
+    """Return a binary message of a websocket, or a part of one that another frame continues."""
+    return bytes([0x82 if final else 0x02, 127]) + len(payload).to_bytes(8) + payload
+
+
+@pytest.mark.guarantee("commands-15", by="fault")
+@pytest.mark.parametrize("kind", ["announced", "continued"])
+@pytest.mark.parametrize("late", [False, True], ids=["as INFO", "later"])
+async def test_an_endless_message_of_a_websocket_is_not_held(monkeypatch, kind, late):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(nats_client, "MAX_WEBSOCKET_MESSAGE", 1 << 20)
+    sent, stranger = [0], Stranger()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            key = re.search(rb"Sec-WebSocket-Key: (\S+)", head)[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+            accept = base64.b64encode(hashlib.sha1(key).digest())
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n")
+            writer.write(b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+            if late:
+                writer.write(frame(stranger.info(), final=True))
+                await reader.read(1)  # CONNECT and PING
+                writer.write(frame(b"PONG\r\n", final=True))
+                await asyncio.sleep(0.5)
+            block = b"x" * 65536
+            writer.write(b"\x82\x7f" + (1 << 40).to_bytes(8) if kind == "announced" else frame(block, final=False))
+            while sent[0] < 1 << 30:
+                writer.write(block if kind == "announced" else b"\x00" + frame(block, final=False)[1:])
+                await writer.drain()
+                sent[0] += len(block)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    connection = None
+    with suppress(NoServer):
+        connection = await opened(url)
+    assert late == (connection is not None)
+    if connection is not None:
+        await until_async(lambda: sent[0], what="the beginning of the message")
+        with suppress(KvctlError):
+            await connection.request("x", b"", timeout=2)
+        await connection.close()
+    server.close()
+    assert 0 < sent[0] < 64 << 20  # what buffers of the system take, with some reconnects
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same", "new"])
