@@ -9,6 +9,7 @@ import pytest
 from kvctl import Moment, Operation
 from kvctl.errors import KeyNotFound, UsageError
 from kvctl.kv.bulk import dump_file
+from tests.cli.conftest import run_process
 from tests.support.contents import contents
 
 FOREIGN = """
@@ -127,3 +128,22 @@ async def test_keys_that_the_index_leaves_out_are_listed_with_their_last_values(
     rows = [json.loads(line) for line in file.getvalue().splitlines()[1:-1]]
     assert {row["key"]: row["value"].encode() for row in rows} == living
     assert [key async for key in bucket.keys("a.>")] == [key for key in living if key == "a.b"]
+
+
+@pytest.mark.parametrize("history", [1, 5])
+def test_commands_that_leave_keys_out_warn_of_them(server, raw, bucket_name, unique, history):
+    env, ordinary = {"NATS_URL": server.url}, unique()
+    for name, key in ((bucket_name, "a.\x7f"), (ordinary, "a.c")):
+        raw.create_bucket(name, max_msgs_per_subject=history)
+        for _ in range(2):
+            raw.put(name, "a.b", b"x")
+            raw.put(name, key, b"x")
+    for line in (["get", "NAME", "a.>"], ["watch", "NAME", "--until-current"], ["watch", "NAME", "--count", "1"]):
+        for name in (bucket_name, ordinary):
+            done = run_process(*[name if word == "NAME" else word for word in line], env=env)
+            text = (
+                f"warning: `{name}` has keys with the byte 0x7f, which servers may leave out here: `kvctl keys {name}`"
+            )
+            warned = done.err.startswith(text)
+            assert (done.exit_code, warned) == (0, name == bucket_name), done.transcript()
+    assert "a.\x7f" in run_process("keys", bucket_name, env=env).out

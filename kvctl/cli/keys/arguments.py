@@ -1,19 +1,23 @@
 """Arguments of the key commands: buckets, keys and filters validated before anything is sent, values, revisions."""
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, NamedTuple
 
 import kvctl
 from kvctl.cli.app.options import flag, live, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys.output import ENCODINGS, Shape
-from kvctl.errors import UsageError
+from kvctl.errors import KvctlError, UsageError
 from kvctl.kv.names import check_bucket, check_filter, check_key, check_literal
-from kvctl.kv.read import moment
+from kvctl.kv.read import listing, moment
 from kvctl.phrases import quoted
 from kvctl.units import time_hint
 
+EXAMINATION_S = 0.5
+"""Seconds that a reading waits for an examination that began with it: the leader may be away."""
 Fact = tuple[Any, ...]
 """The key and what a listing shows of it, in the terms of its reader."""
 
@@ -109,10 +113,29 @@ def listed(keys: Sequence[str]) -> str:
     return f"Keys {quoted(keys, 10)} are"
 
 
+@asynccontextmanager
+async def noticing_unindexed(session: Session, name: str) -> AsyncIterator[None]:
+    """Warn of keys that servers leave out of the reading in the block: the bucket is examined beside it."""
+
+    async def examine() -> None:
+        with suppress(KvctlError):
+            bucket = (await session.client()).bucket(name)  # a reading's own handle depends on what was asked before
+            if await listing.leaves_out(await bucket.locate()):
+                text = f"`{name}` has keys with the byte 0x7f, which servers may leave out here"
+                session.warn(f"{text}: `kvctl keys {name}` lists them")
+
+    examining = asyncio.create_task(examine())
+    try:
+        yield
+        await asyncio.wait([examining], timeout=EXAMINATION_S)
+    finally:
+        examining.cancel()
+
+
 def parse_revision(text: str) -> int:
     """Parse a revision; 0 means that the key was never written. Raises UsageError."""
     if not text.isdecimal() or len(text) > 19:
-        raise UsageError(f"`{text}` is not a revision", hint="Revisions are integers, shown by `kvctl history`")
+        raise UsageError(f"`{text}` is not a revision", hint="Revisions are integers from 1, shown by `kvctl history`")
     return int(text)
 
 

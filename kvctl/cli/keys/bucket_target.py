@@ -5,7 +5,7 @@ have the same methods, so that commands need not tell them apart.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from datetime import timedelta
 from typing import Any, BinaryIO, TypeAlias
 
@@ -13,7 +13,15 @@ import kvctl
 from kvctl.cli import flows
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import ref_target
-from kvctl.cli.keys.arguments import Fact, Reading, check_writable, listed, open_bucket, parse_revision
+from kvctl.cli.keys.arguments import (
+    Fact,
+    Reading,
+    check_writable,
+    listed,
+    noticing_unindexed,
+    open_bucket,
+    parse_revision,
+)
 from kvctl.cli.keys.output import (
     EXPIRES,
     Shape,
@@ -136,6 +144,10 @@ class BucketReader:
         """Return the error for missing keys, which says if the leader did not confirm one of them."""
         confirmed = self._past is not None or self._bucket.unconfirmed.isdisjoint(keys)
         return KeyNotFound(f"{listed(keys)} not in {self.place}", hint=self.listing or self.caveat, confirmed=confirmed)
+
+    def noticing_unindexed(self, session: Session) -> AbstractAsyncContextManager[None]:
+        """Warn of keys that servers leave out of a reading of matching keys in the block."""
+        return nullcontext() if self._past else noticing_unindexed(session, self._bucket.name)
 
     def unsure(self, filters: Sequence[str]) -> bool:
         """Return True if no leader confirmed what a reading of matching keys did not find."""

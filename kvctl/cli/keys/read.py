@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
@@ -121,7 +121,8 @@ async def _show_several(
                         return
         yield there
 
-    await reader.show(session, batches(), empty="" if named else "No keys match")
+    async with reader.noticing_unindexed(session) if filters else nullcontext():
+        await reader.show(session, batches(), empty="" if named else "No keys match")
     if filters and not matched and reader.unsure(filters):
         session.warn("No keys match, but the leader of the stream did not confirm it")
     if missing:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from datetime import timedelta
 from typing import Any, BinaryIO
 
@@ -117,6 +117,10 @@ class RefReader:
     async def named(self, keys: Sequence[str]) -> list["model.VersionedEntry | None"]:
         """Return the entries of keys, None for keys that do not exist."""
         return await self._repository.get(self._at.ref, *keys)
+
+    def noticing_unindexed(self, session: Session) -> AbstractAsyncContextManager[None]:
+        """Do nothing: a state is complete."""
+        return nullcontext()
 
     def unsure(self, filters: Sequence[str]) -> bool:
         """Return False: a state is complete."""

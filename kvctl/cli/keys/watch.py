@@ -12,7 +12,16 @@ from kvctl.cli import exec
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, Filters, KeyName, duration, flag, number, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import Encoding, Headers, Since, check_filters, check_keys, open_bucket, revision
+from kvctl.cli.keys.arguments import (
+    Encoding,
+    Headers,
+    Since,
+    check_filters,
+    check_keys,
+    noticing_unindexed,
+    open_bucket,
+    revision,
+)
 from kvctl.cli.keys.output import Shape, show_entries
 from kvctl.cli.records import ENTRY, ENTRY_META, WATCH_EVENT
 from kvctl.errors import PermissionDenied, RequestTimeout, UnreachableError, UsageError, WaitExpired
@@ -85,7 +94,7 @@ async def watch(
         follow=not until_current,
     )
     if execution is not None:
-        async with aclosing(_batches(watcher, count)) as batches:
+        async with noticing_unindexed(session, bucket), aclosing(_batches(watcher, count)) as batches:
             async for batch in batches:
                 for entry in batch:
                     await execution.run(entry)
@@ -93,7 +102,8 @@ async def watch(
         return
     shape = Shape(encoding=encoding, headers=headers, meta_only=meta_only, live=True)
     note = "" if until_current else "Up to date; watching for changes"
-    await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
+    async with noticing_unindexed(session, bucket):
+        await show_entries(session, shape, _batches(watcher, count), endless=True, marked=note)
 
 
 def _execution(session: Session, text: str | None) -> "exec.Execution | None":

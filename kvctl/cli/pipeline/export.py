@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -10,6 +11,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, DryRun, argument, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.keys.arguments import noticing_unindexed
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import EXPORT, EXPORT_PLAN, VERIFIED
 from kvctl.cli.repo.options import At, open_repository, parse_at
@@ -112,7 +114,8 @@ async def export(
     contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
     job = partial(export_job.export, contents=contents, place=place, format=format, overwrite=overwrite)
     left = f"Interrupted: the export to `{place}` was not completed; run the command again"
-    made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
+    async with nullcontext() if at else noticing_unindexed(session, name):
+        made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
     _note_replaced(session, made)
     origin, seconds = made.table.origin, round(made.seconds, 3)
     known = {"path": place.uri, "format": format, "files": len(made.table.parts), "removed": made.removed.files}

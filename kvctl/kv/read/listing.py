@@ -180,6 +180,12 @@ def may_be_unindexed(binding: Binding, info: StreamInfo | None) -> bool:
     return bool(info["state"]["messages"] > info["state"].get("num_subjects", 0))
 
 
+async def leaves_out(binding: Binding) -> bool:
+    """Return True if reads by the index miss keys of the bucket: those with the byte 0x7f. Raises StreamNotFound."""
+    info = await streams.info(binding.api, binding.stream)
+    return may_be_unindexed(binding, info) and await _is_index_short(binding, info)
+
+
 async def _is_index_short(binding: Binding, info: StreamInfo) -> bool:
     """Return True if the index does not have all messages; False if that cannot be found out during writes."""
     if _lists_all(info["config"]):
