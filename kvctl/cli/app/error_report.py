@@ -35,7 +35,7 @@ def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = (), c
         return 0
     if isinstance(error, Interruption | KeyboardInterrupt):
         return getattr(error, "exit_code", 130)
-    shown = _as_kvctl_error(error)
+    shown = _as_kvctl_error(error, argv)
     if shown is None:
         shown = _bug(error, terminal)
     if isinstance(shown, ReadOnly) and shown.aggregate is not None and shown.key is not None:
@@ -46,8 +46,8 @@ def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = (), c
     return shown.exit_code
 
 
-def explain(error: typer.TyperException) -> UsageError:
-    """Convert Typer's error to a UsageError with names in backticks and a hint."""
+def explain(error: typer.TyperException, argv: Sequence[str] = ()) -> UsageError:
+    """Convert Typer's error in a command line to a UsageError with names in backticks and a hint."""
     ctx = getattr(error, "ctx", None)
     shown = f"Usage: `{usage(ctx)}`" if ctx is not None else None
     option = getattr(error, "option_name", None)
@@ -61,6 +61,8 @@ def explain(error: typer.TyperException) -> UsageError:
         return UsageError(f"Missing {param.param_type_name} `{_name(param)}`", hint=shown)
     if param is not None:
         return UsageError(f"Invalid value for `{_name(param)}`: {_plain(error.message)}", hint=shown)
+    if ctx is not None and "--header" in argv:  # of tsv; other tools write headers of messages with it
+        shown = OPTION_REMARKS.get(f"{ctx.command_path.partition(' ')[2]} --headers", shown)
     return UsageError(_plain(error.format_message()), hint=shown)
 
 
@@ -71,11 +73,11 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _as_kvctl_error(error: BaseException) -> KvctlError | None:
+def _as_kvctl_error(error: BaseException, argv: Sequence[str]) -> KvctlError | None:
     if isinstance(error, KvctlError):
         return error
     if isinstance(error, typer.TyperException):
-        return explain(error)
+        return explain(error, argv)
     if isinstance(error, OSError) and error.filename is not None:
         return KvctlError(f"Cannot use `{error.filename}`: {error.strerror}")
     return None
