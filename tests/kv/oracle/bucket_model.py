@@ -66,6 +66,19 @@ class Model:
             if ones[0].revision > revision and (len(ones) == self.history or ones[0].kind == "PURGE")
         }
 
+    def unexplained(self, revision: int) -> int:
+        """The last revision up to this one that is not held, if no key that may have lost entries begins later; or 0.
+
+        Compaction removed it, and nothing in the stream shows if it was a value or a deletion.
+        """
+        ones: dict[str, list[Operation]] = defaultdict(list)
+        for one in self.held():
+            ones[one.key].append(one)
+        held = {one.revision for own in ones.values() for one in own}
+        full = (own[0] for own in ones.values() if len(own) == self.history or own[0].kind == "PURGE")
+        missing = max((number for number in range(1, revision + 1) if number not in held), default=0)
+        return missing if missing > max((one.revision for one in full), default=0) else 0
+
     def compact(self) -> int:
         """Remove what is left of the keys that do not live; how many."""
         gone = {key for key, one in self.latest().items() if one.kind != "PUT"}

@@ -7,7 +7,7 @@ import random
 import shutil
 from collections import defaultdict
 from collections.abc import Awaitable
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ from kvctl.kv.config import BucketConfig
 from kvctl.kv.copy_key import copy, rename
 from kvctl.kv.entry import Entry
 from kvctl.kv.maintenance import bucket_backup, compaction, copy_bucket
+from kvctl.kv.read.as_of import Past
 from kvctl.kv.read.moment import Moment
 from kvctl.kv.read.watch import CURRENT
 from kvctl.server import Server, run_server
@@ -227,11 +228,14 @@ class World(MoreOperations):
         if what == "past":
             if not self.model.last:
                 return
-            if self.model.lost(revision):
+            past = await self.bucket.as_of(Moment(revision=revision))
+            if self.model.lost(revision) or self._untold(past):
                 with pytest.raises(HistoryLost):
                     await dump_file.dump_past(self.bucket, Moment(revision=revision), file)
                 return
-            await dump_file.dump_past(self.bucket, Moment(revision=revision), file)
+            known = past.caveat is None and not self.model.unexplained(revision)
+            made = await dump_file.dump_past(self.bucket, Moment(revision=revision), file)
+            assert made.exact == known
         else:
             made = await dump_file.dump(self.bucket, file, history=what == "history")
             assert made.exact
@@ -311,12 +315,19 @@ class World(MoreOperations):
             with pytest.raises(HistoryLost) as refused:
                 print([entry async for entry in past.entries()])
             assert set(refused.value.keys) == lost
+        elif self._untold(past):
+            with pytest.raises(HistoryLost):
+                print([entry async for entry in past.entries()])
         else:
-            wanted = found = self.model.at(past.revision)
-            compacted = any(removed <= past.revision for removed in self.model.removed)
-            with suppress(HistoryLost) if compacted else nullcontext():  # nothing shows what was removed
-                found = {entry.key: entry.value async for entry in past.entries()}
-            assert found == wanted, f"as of {moment}"
+            known = past.caveat is None and not self.model.unexplained(past.revision)
+            found = {entry.key: entry.value async for entry in past.entries()}
+            assert found == self.model.at(past.revision), f"as of {moment}"
+            assert (past.caveat is None) == known
+
+    def _untold(self, past: Past) -> bool:
+        """Whether the entry of the moment itself was removed, which may have been a value or a deletion."""
+        told = past.caveat is not None and any(one.revision <= past.revision for one in self.model.held())
+        return self.model.unexplained(past.revision) == past.revision and not told
 
     async def _compare_copy(self, name: str, history: bool) -> None:
         copied = self.client.bucket(name)

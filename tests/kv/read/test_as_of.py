@@ -454,6 +454,26 @@ async def test_mirror_that_missed_what_its_origin_dropped_has_a_caveat(raw, clie
 
 
 @pytest.mark.guarantee("reading-21")
+async def test_moments_of_removed_entries_are_refused_since_two_pasts_leave_one_stream(client, unique):
+    """At revision 3 only `a` existed in one bucket, and all three keys in the other."""
+    compacted, purged = [await client.create_bucket(unique(), history=5) for _ in range(2)]
+    for bucket in (compacted, purged):
+        await bucket.put("a", b"v")
+        await bucket.put("k", b"v")
+    await compacted.delete("k")
+    await purged.put("z", b"v")
+    assert await compaction.remove(compacted, await compaction.find(compacted)) == 2
+    for key in ("k", "z"):
+        await streams.purge(client.api, f"KV_{purged.name}", filter=f"$KV.{purged.name}.{key}")
+    infos = [await streams.info(client.api, f"KV_{bucket.name}") for bucket in (compacted, purged)]
+    fields = ("messages", "bytes", "first_seq", "last_seq", "num_subjects", "num_deleted")
+    assert len({tuple(info["state"].get(field) for field in fields) for info in infos}) == 1
+    for bucket in (compacted, purged):
+        with pytest.raises(HistoryLost, match="entries were removed from its stream"):
+            await state(await bucket.as_of(3))
+
+
+@pytest.mark.guarantee("reading-21")
 async def test_a_mirror_of_some_keys_is_judged_by_its_origin(raw, client, bucket_name):
     """It lacks the revisions of other keys, which nobody removed."""
     bucket = await client.create_bucket(bucket_name, history=5)
