@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, BinaryIO, TypeAlias
 
 import kvctl
-from kvctl.cli import flows
 from kvctl.cli.app.session import Session
 from kvctl.cli.keys import ref_target
 from kvctl.cli.keys.arguments import (
@@ -76,18 +75,10 @@ class BucketTarget:
         return BucketWriter(session, await open_bucket(session, self.text, write=True))
 
     async def dumping(
-        self,
-        session: Session,
-        filters: Sequence[str],
-        *,
-        history: bool,
-        as_of: "kvctl.Moment | None",
-        force: Sequence[str] | None,
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
     ) -> Callable[[BinaryIO], Awaitable["dump_file.DumpSummary"]]:
-        """Return a function that dumps matching keys to a file. Raises HazardRefused for a replica that is behind."""
+        """Return a function that dumps matching keys to a file."""
         source = await open_bucket(session, self.text)
-        binding = await source.locate()
-        await flows.require_current(session, binding.api, binding.info, force)
 
         async def write(file: BinaryIO) -> "dump_file.DumpSummary":
             with session.progress(f"Dumping {self.text}", unit="entries") as progress:

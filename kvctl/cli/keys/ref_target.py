@@ -66,7 +66,7 @@ class RefTarget:
         return BranchWriter(session, await open_branch(session, at), at)
 
     async def dumping(
-        self, session: Session, filters: Sequence[str], **_: object
+        self, session: Session, filters: Sequence[str], *, history: bool, as_of: "kvctl.Moment | None"
     ) -> Callable[[BinaryIO], Awaitable["dump_file.DumpSummary"]]:
         """Return a function that dumps matching keys to a file."""
         at = parse_at(self.text)

@@ -14,12 +14,14 @@ from kvctl import atomic_file
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, Filters, Force, KeyedName, argument, flag, one_of, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.keys.arguments import AsOf, check_filters
+from kvctl.cli.flows import require_current
+from kvctl.cli.keys.arguments import AsOf, check_filters, open_bucket
 from kvctl.cli.keys.bucket_target import Target, parse_target
 from kvctl.cli.records import DUMPED, LOADED
 from kvctl.errors import KvctlError, PartlyDone, UsageError
 from kvctl.kv.bulk import bulk_writer, checkpoint, dump_file, input_file, loader
 from kvctl.kv.bulk import rows as load_rows
+from kvctl.kv.names import is_ref
 from kvctl.phrases import counted, quoted
 from kvctl.render import escapes
 from kvctl.render.fields import columns
@@ -83,8 +85,10 @@ async def dump(
         )
     target = parse_target(bucket)
     target.refuse(history=history, as_of=as_of, force=force)
-    write = await target.dumping(session, chosen, history=history, as_of=as_of, force=force)
-    await _write_out(session, bucket, to, write)
+    if not is_ref(bucket):
+        binding = await (await open_bucket(session, bucket)).locate()
+        await require_current(session, binding.api, binding.info, force)
+    await _write_out(session, bucket, to, await target.dumping(session, chosen, history=history, as_of=as_of))
 
 
 async def _write_out(
