@@ -10,7 +10,7 @@ from kvctl.cli.keys.arguments import open_bucket
 from kvctl.cli.keys.output import warn_of_other_life, warn_of_return
 from kvctl.cli.records import TXN, TXN_FAILURE, TXN_PLAN
 from kvctl.documents import parser
-from kvctl.errors import ConditionsFailed
+from kvctl.errors import ConditionsFailed, HazardRefused
 from kvctl.kv.transaction import execution, transaction_file
 from kvctl.kv.transaction import transaction as kv_transaction
 from kvctl.phrases import counted
@@ -71,6 +71,9 @@ async def txn(
             session.show(View(columns=_PLANNED, rows=_rows(transaction), name="key", light=True))
             return
         revisions = await source.commit(transaction, evict_history=bool(force))
+    except HazardRefused as error:
+        error.hint = error.hint and error.hint.replace("evict_history=True", f"--force {error.name}")
+        raise
     except ConditionsFailed as error:
         if session.output in ("json", "ndjson", "yaml"):
             session.show(View(columns=_FAILURE, rows=[_failure(failure) for failure in error.failures], name="key"))

@@ -128,7 +128,7 @@ async def _room(target: Binding, transaction: Transaction, *, evict: bool) -> di
         f"Repetitions of changes would carry {counted(wanted, 'condition')} on keys that are not changed, and evict "
         f"earlier values of {keys}; nothing was written",
         hint=f"Keep more entries per key with `kvctl bucket edit {target.bucket} --history N`, "
-        f"or proceed with `--force {EVICTS_HISTORY}`",
+        "or proceed with `evict_history=True`",
     )
 
 

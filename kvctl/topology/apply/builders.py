@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -140,12 +140,14 @@ async def _planned(
     return ReplicaPlan(wanted, goals, found, warnings, info)
 
 
-async def apply(api: Api, plan: ReplicaPlan, force: Collection[str] = ()) -> StreamInfo:
+async def apply(
+    api: Api, plan: ReplicaPlan, force: Collection[str] = (), way: Callable[[list[str]], str] = hazards.options
+) -> StreamInfo:
     """Create or change the stream and return its info. Raises HazardRefused, ConflictError, OutcomeUnknown."""
     if not plan.changes:
         assert plan.info is not None
         return plan.info
-    hazards.refuse(plan.hazards, force, f"`{plan.name}` could lose, hide or mix up data")
+    hazards.refuse(plan.hazards, force, f"`{plan.name}` could lose, hide or mix up data", way)
     if plan.info is not None:
         return await catalog.apply_edit(api, catalog.Edit(plan.info, plan.config))
     try:
@@ -224,7 +226,7 @@ async def _missing(api: Api, name: str, kind: Kind) -> BucketNotFound:
 
 async def _build(client: Client, plan: ReplicaPlan, force: Collection[str], wait_for: timedelta | None) -> None:
     client.connection.context.require_writable()
-    await apply(client.api, plan, force)
+    await apply(client.api, plan, force, hazards.argument)
     if wait_for is not None:
         await wait(client.api, plan, wait_for)
 

@@ -6,7 +6,7 @@ readable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -50,13 +50,25 @@ def of_silent(streams: Iterable[str]) -> list[Hazard]:
     return [Hazard(UNREACHABLE_STREAM, text, "Start the servers that hold them")]
 
 
-def refuse(found: Iterable[Hazard], forced: Iterable[str] | None, what: str) -> None:
-    """Raise HazardRefused with all hazards that are not forced; `what` begins the message."""
+def options(names: list[str]) -> str:
+    """Return how a command proceeds despite these hazards."""
+    return f"Use `{' '.join(f'--force {name}' for name in names)}` to proceed anyway"
+
+
+def argument(names: list[str]) -> str:
+    """Return how a function of the library proceeds despite these hazards."""
+    return f"Pass `force={names!r}` to proceed anyway"
+
+
+def refuse(
+    found: Iterable[Hazard], forced: Iterable[str] | None, what: str, way: Callable[[list[str]], str] = options
+) -> None:
+    """Raise HazardRefused with all hazards that are not forced; `what` begins the message, `way` ends the hint."""
     left = [hazard for hazard in found if hazard.name not in (forced or ())]
     if left:
-        names = " ".join(f"--force {name}" for name in dict.fromkeys(hazard.name for hazard in left))
+        names = list(dict.fromkeys(hazard.name for hazard in left))
         remedies = [f"{remedy}. " for remedy in dict.fromkeys(hazard.remedy for hazard in left) if remedy]
-        hint = f"{''.join(remedies)}Use `{names}` to proceed anyway"
+        hint = f"{''.join(remedies)}{way(names)}"
         raise HazardRefused(left[0].name, indented(f"{what}:", (hazard.evidence for hazard in left)), hint=hint)
 
 

@@ -196,7 +196,8 @@ async def cycles(api: Api, config: StreamConfig, seen: Iterable[OriginView]) -> 
 
 async def refuse_cycles(api: Api, config: StreamConfig) -> None:
     """Raise HazardRefused if the stream of this configuration would read itself."""
-    hazards.refuse(await cycles(api, config, ()), None, f"`{name_of(config)}` was not changed")
+    hint = "Republish to a subject that none of these buckets receives"
+    hazards.refuse(await cycles(api, config, ()), None, f"`{name_of(config)}` was not changed", lambda _: hint)
 
 
 async def republishing(api: Api, config: StreamConfig) -> list[str]:
