@@ -17,6 +17,7 @@ from tests.support.readme import ROOT
 
 MARKS = {
     "worker": b"pyspark.daemon",
+    "task": b"pyspark.daemon\0pyspark.worker",
     "executor": b"CoarseGrainedExecutorBackend",
     "planner": b"python_streaming_source_runner",
     "jvm": b"org.apache.spark",
