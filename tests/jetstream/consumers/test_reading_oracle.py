@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,8 @@ from tests.support.raw import RawClient
 
 LIMIT = 90.0
 """Seconds after which a reading hangs."""
+LONG = range(1, 201)
+"""Sequences of a stream that takes several pulls to read."""
 KEYS = [f"k{number}" for number in range(12)]
 Stored = tuple[int, str, str, bytes]
 """Revision, key, operation, value."""
@@ -157,11 +159,7 @@ async def check_contents(run: Run, client: Client, name: str) -> None:
             ]
             found = [(delivery(frame[1])[0], frame[0].decode().rpartition(".")[2]) for frame in frames]
             assert found == [entry[:2] for entry in expected], deliver
-        first, end = sorted(run.random.randrange(1, len(model.ever) + 3) for _ in range(2))
-        bounded = Selection((">",), "by_start_sequence", first, last=end)
-        batches = ordered_consumer.read(client.api, stream, bounded)
-        sequences = [delivery(frame[1])[0] async for batch in batches for frame in batch]
-        assert sequences == [entry[0] for entry in held if first <= entry[0] <= end], (first, end)
+        await check_range(run, client, stream, [entry[0] for entry in held])
         some = run.random.sample(KEYS, 4)
         chosen = [entry for entry in last if entry[1] in some]
         assert [brief(entry) async for entry in bucket.entries(*some, deleted=True)] == chosen
@@ -183,6 +181,15 @@ async def check_contents(run: Run, client: Client, name: str) -> None:
         assert [brief(item) for item in watched] == last
 
 
+async def check_range(run: Run, client: Client, stream: str, held: Sequence[int]) -> None:
+    """A range of sequences, compared with those that the stream holds."""
+    first, end = sorted(run.random.randrange(1, max(held, default=0) + 3) for _ in range(2))
+    bounded = Selection((">",), "by_start_sequence", first, last=end)
+    batches = ordered_consumer.read(client.api, stream, bounded)
+    sequences = [delivery(frame[1])[0] async for batch in batches for frame in batch]
+    assert sequences == [sequence for sequence in held if first <= sequence <= end], (first, end)
+
+
 async def watched_until_current(bucket: Bucket) -> AsyncIterator[Entry]:
     async def items() -> AsyncIterator[Entry]:
         async with await bucket.watch(follow=False) as watcher:
@@ -198,12 +205,17 @@ async def watched_until_current(bucket: Bucket) -> AsyncIterator[Entry]:
 @pytest.mark.parametrize(
     ("limit", "history", "storage"), [(0, 1, "file"), (0, 4, "memory"), (1, 1, "file"), (3, 4, "file")]
 )
-async def test_every_reading_gives_what_every_operation_left(seed, steps, limit, history, storage):
-    """Step by step: some operations, then everything is read in every way, over an import and directly."""
+async def test_every_reading_gives_what_every_operation_left(seed, steps, monkeypatch, limit, history, storage):
+    """Step by step: some operations, then everything is read in every way, over an import and directly.
+
+    Ranges of a longer stream are read while the server pauses before each message, as far as a reading can tell.
+    """
     with limited(limit) as server, RawClient(server.url, user="owner", password="owner") as raw:
         run = Run(seed * 1000 + limit * 10 + history, server, history)
         async with kvctl.connect(Context(url=server.url, user="owner", password="owner")) as client, noted(run):
             raw.create_bucket("B", max_msgs_per_subject=history, storage=storage, deny_delete=False)
+            raw.create_bucket("LONG")
+            await client.bucket("LONG").put_many((f"k{number}", b"x") for number in LONG)
             bucket = client.bucket("B")
             guest = Context(url=server.url, user="guest", password="guest", api_prefix="owner")
             for number in range(steps(12)):
@@ -214,6 +226,9 @@ async def test_every_reading_gives_what_every_operation_left(seed, steps, limit,
                 if run.random.random() < 0.1:
                     run.compact(raw, "KV_B", "B")
                 await check_contents(run, client, "B")
+                with monkeypatch.context() as pausing:
+                    pausing.setattr(ordered_consumer, "IDLE_S", 0)
+                    await check_range(run, client, "KV_LONG", LONG)
                 if number % 10 == 0:
                     async with kvctl.connect(guest) as far:
                         await check_contents(run, far, "B")
