@@ -6,6 +6,7 @@ Unknown fields of a file are kept when it is written.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_TIMEOUT = timedelta(seconds=5)
+MAX_BYTES = 16 << 20
+"""Maximum size of a context file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -236,10 +239,11 @@ class ContextStore:
     def selected(self) -> str | None:
         """Return the name in `context.txt`, if any."""
         try:
-            with open(f"{self._folder}/context.txt") as file:
-                return file.read().strip() or None
+            return _content(f"{self._folder}/context.txt").decode().strip() or None
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise UsageError(f"`{self._folder}/context.txt` cannot be read: {error.strerror}") from None
 
     def path(self, name: str) -> Path:
         """Return the path of the context's file. Raises UsageError for a name that leaves the directory."""
@@ -254,8 +258,7 @@ class ContextStore:
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            with open(self._file(name), "rb") as file:
-                document = json.load(file)
+            document = json.loads(_content(self._file(name)))
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
         except OSError as error:
@@ -281,6 +284,15 @@ def _implied(environ: Mapping[str, str], store: ContextStore) -> Iterable[tuple[
         yield f"NATS_CONTEXT `{name}`", name
     elif selected := store.selected():
         yield f"selected context `{selected}`", selected
+
+
+def _content(path: str) -> bytes:
+    """Return the content of a file of contexts. Raises OSError, also for a pipe or a device, which may never end."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        raise OSError(errno.EINVAL, f"It is not a regular file of at most {MAX_BYTES >> 20} MiB")
+    with open(path, "rb") as file:
+        return file.read(MAX_BYTES)
 
 
 def _read_secret(path: str, flag: str) -> str:

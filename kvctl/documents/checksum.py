@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 BLOCK_BYTES = 1 << 20
@@ -42,15 +41,6 @@ class Checksum:
             self.add(block)
             left = None if left is None else left - len(block)
             yield block
-
-
-def of_file(path: Path) -> Checksum:
-    """Return the checksum of a file. Raises OSError."""
-    checksum = Checksum()
-    with path.open("rb") as file:
-        for _ in checksum.read(file):
-            pass
-    return checksum
 
 
 def of_document(document: Mapping[str, Any]) -> str:

@@ -65,15 +65,6 @@ class Document:
         return self.source if place is None else f"{self.source}:{place[0]}:{place[1]}"
 
 
-def read(path: str) -> Document:
-    """Read the document in a file. Raises UsageError."""
-    try:
-        with open(path, "rb") as file:
-            return parse(file.read(MAX_BYTES + 1), path)
-    except OSError as error:
-        raise UsageError(f"Cannot read `{path}`: {error.strerror}") from None
-
-
 def parse(content: bytes, source: str) -> Document:
     """Parse the document in `content`, YAML or JSON. Raises UsageError."""
     text = decoded(content, source)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ from kvctl.documents import checksum
 from kvctl.server import run_server
 from tests.cli.conftest import run_process
 from tests.mutation import mutated_bytes, mutated_document, mutated_text
+from tests.support.waiting import until
 
 ROWS = {
     "rows.ndjson": b'{"key": "a", "value": "1", "ttl": 5}\n{"key": "b", "value": "MQ==", "encoding": "base64"}\n',
@@ -167,3 +173,58 @@ def test_malformed_files_are_named(files, seed, steps):
             shutil.copytree(files.kept, files.folder / "backup")
         else:
             files.write(name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topology plan -f",
+        "topology apply --yes -f",
+        "txn B -f",
+        "put B k --file",
+        "table update T -f",
+        "stream create S --config",
+        "load B",
+    ],
+)
+def test_first_signal_ends_the_wait_for_a_pipe(start, server, tmp_path, words):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    waiting = start(*words.split(), str(fifo), env={"NATS_URL": server.url})
+
+    def opened() -> int | None:
+        with suppress(OSError):  # nobody reads it yet
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        return None
+
+    descriptor = until(opened, what="reader of the pipe")
+    try:
+        time.sleep(0.2)
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(20) == 128 + signal.SIGTERM
+    finally:
+        waiting.kill()
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("words", ["topology plan -f", "txn B -f", "put B k --file", "stream create S --config"])
+def test_endless_input_is_an_error_that_names_it(server, words):
+    ended = run_process(*words.split(), "/dev/zero", env={"NATS_URL": server.url})
+    assert ended.exit_code == 2
+    assert re.search(r"/dev/zero.* is larger than \d+ MiB", ended.err), ended.err
+
+
+@pytest.mark.parametrize("how", ["pipe", "device", "large"])
+@pytest.mark.parametrize("name", ["context/c.json", "context.txt"])
+def test_context_file_that_may_never_end_is_not_opened(tmp_path, name, how):
+    path = tmp_path / "nats" / name
+    path.parent.mkdir(parents=True)
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "large": lambda: (path.touch(), os.truncate(path, (16 << 20) + 1)),
+    }[how]()
+    given = ("--context", "c") if name == "context/c.json" else ()
+    ended = run_process("bucket", "ls", *given, env={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert ended.exit_code == 2
+    assert "cannot be read: It is not a regular file of at most 16 MiB" in ended.err

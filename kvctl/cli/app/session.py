@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from threading import Thread
 from types import FrameType
@@ -25,6 +25,8 @@ from kvctl.render.view import Row, View, ordered, picked
 from kvctl.suggest import did_you_mean
 
 T = TypeVar("T")
+INPUT_BYTES = 128 << 20
+"""Maximum size of an input: twice the largest message that a server can be configured to accept."""
 READER_CHECK_S = 0.2
 """Seconds between checks that somebody reads the output."""
 
@@ -236,20 +238,23 @@ class Session:
         return render_progress.Progress(what, total, unit=unit, enabled=self.terminal.speaks and not self.options.quiet)
 
     def read_input(self, file: str, *, missing: str | None = None) -> bytes:
-        """Read a file, `-` for standard input. Raises UsageError, with a near name or `missing` as its hint."""
+        """Read a file, `-` for standard input. Raises UsageError, with a near name or `missing` as its hint.
+
+        A signal ends the wait for a pipe.
+        """
+        if file == "-" and sys.stdin is None:
+            raise UsageError("Standard input is closed")
         try:
-            if file != "-":
-                with open(file, "rb") as stream:
-                    return stream.read()
-            if sys.stdin is None:
-                raise UsageError("Standard input is closed")
-            with self.terminal.blocking():
-                return sys.stdin.buffer.read()
+            with self.terminal.blocking(), nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
+                content = stream.read(INPUT_BYTES + 1)
         except OSError as error:
             folder, name = os.path.split(file)
             near = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
             hint = did_you_mean(name, near, otherwise=missing) if isinstance(error, FileNotFoundError) else None
             raise UsageError(f"Cannot read `{file}`: {error.strerror}", hint=hint) from None
+        if len(content) > INPUT_BYTES:
+            raise UsageError(f"`{file}` is larger than {INPUT_BYTES >> 20} MiB")
+        return content
 
     def _writer(self, view: View, *, complete: bool = False, endless: bool = False) -> "formats.Writer":
         """Return the writer of rows that are streamed, or with `complete` of rows that are all known."""

@@ -65,7 +65,7 @@ def apply_settings(
     """Return the configuration with the fields of the file, then of `--set`. Raises UsageError."""
     found = dict(config)
     if file:
-        document = parser.parse(session.read_input(file), "standard input") if file == "-" else parser.read(file)
+        document = parser.parse(session.read_input(file), "standard input" if file == "-" else file)
         found |= config_text.read(document.data, schema, document.where)
     for text in texts or ():
         config_text.assign(found, text, schema)

@@ -8,11 +8,13 @@ and without settings that add or remove messages. It gets its real configuration
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -95,7 +97,10 @@ class BackupManifest:
 
 def hashed(path: Path) -> File:
     """Return the file with its size and hash."""
-    found = checksum.of_file(path)
+    found = Checksum()
+    with _regular(path) as file:
+        for _ in found.read(file):
+            pass
     return File(path.name, found.size, found.sha256)
 
 
@@ -181,9 +186,11 @@ def refuse_elsewhere(manifest: BackupManifest, saved: SavedStream, force: Sequen
 def _document(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file of a backup. Raises UsageError, ConflictError."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise _damaged(path.parent, f"`{path.name}` is too large")
-        document = json.loads(path.read_bytes())
+        with _regular(path) as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise _damaged(path.parent, f"`{path.name}` is larger than {_LARGEST >> 20} MiB")
+        document = json.loads(content)
     except OSError as error:
         hint = "Create one with `kvctl bucket backup BUCKET DIR`"
         raise UsageError(f"`{path.parent}` is not a backup: `{path.name}`: {error.strerror}", hint=hint) from None
@@ -192,6 +199,13 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _damaged(path.parent, f"`{path.name}` is not a JSON object")
     return document
+
+
+def _regular(path: Path) -> BinaryIO:
+    """Open a file of a backup. Raises OSError, also for a pipe, on which it would wait, and for a link."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "It is not a regular file")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
 
 def _parse(document: dict[str, Any], directory: Path) -> BackupManifest:
@@ -451,7 +465,7 @@ async def _begin(api: Api, restoring: RestoreSession, stream: str) -> None:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with _regular(path) as file:
         while block := file.read(CHUNK):
             yield block
 

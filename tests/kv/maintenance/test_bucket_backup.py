@@ -304,6 +304,21 @@ async def test_damage_is_found_before_anything_is_restored(client, bucket_name, 
     assert bucket_name not in await client.bucket_names()
 
 
+@pytest.mark.parametrize("how", ["pipe", "link", "device"])
+@pytest.mark.parametrize("name", [DATA, CONFIG, MANIFEST])
+async def test_file_that_is_not_regular_is_refused_and_never_opened(client, bucket_name, directory, name, how):
+    await lost(client, bucket_name, directory)
+    aside = (directory / name).rename(directory.parent / "aside")
+    {
+        "pipe": lambda: os.mkfifo(directory / name),
+        "link": lambda: (directory / name).symlink_to(aside),
+        "device": lambda: (directory / name).symlink_to("/dev/zero"),
+    }[how]()
+    with pytest.raises((UsageError, ConflictError), match=rf"`{name}`: It is not a regular file"):
+        await asyncio.wait_for(bucket_backup.restore(client.api, directory), 10)
+    assert bucket_name not in await client.bucket_names()
+
+
 async def test_every_flipped_bit_of_a_small_backup_is_found(client, bucket_name, directory):
     await filled(client, bucket_name, keys=1)
     await bucket_backup.backup(client.api, bucket_name, directory)
