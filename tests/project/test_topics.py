@@ -118,8 +118,8 @@ def _is_command(line: str) -> bool:
 
 @cache
 def _options() -> set[str]:
-    """Every option of every command."""
-    found = {"--version"}
+    """Every option of every command, and one of spark-submit."""
+    found = {"--version", "--class"}
     commands = [root()]
     while commands:
         command = commands.pop()
