@@ -74,7 +74,7 @@ def fill(server: Server, folder: Path, where: Sequence[str], session: LastingSes
             raw.put(name, f"k.{KEYS - 1}", b"last")
     _run(filled, ["export", "B", "--to", str(folder / "latest")])
     _run(filled, ["export", "B", "--to", str(folder / "history"), "--mode", "history"])
-    _run(filled, ["capture", "B", "--to", str(folder / "captured"), "--once"])
+    _run(filled, ["capture", "B", "--to", str(writable(folder / "captured")), "--once"])
     (folder / "table.csv").write_text("key,value\n" + "".join(f"k.{number},{number}\n" for number in range(KEYS)))
     (folder / "copy.sql").write_text(_COPY)
     return filled
@@ -88,6 +88,8 @@ def run(filled: Filled, job: str, folder: Path, fault: Callable[[], object] | No
         filled.kvctl("repo", "init", begun.new)
     if job in ("load-csv", "run"):
         filled.kvctl("bucket", "create", begun.new)
+    if job == "capture":
+        writable(begun.to)
     if job == "compact":
         shutil.copytree(filled.folder / "captured", begun.to)
     words = line.format(to=begun.to, new=begun.new, tables=filled.folder).split()
@@ -117,6 +119,13 @@ def _run(filled: Filled, line: Sequence[str], fault: Callable[[], object] | None
     assert code == 0, errors
     result: dict[str, Any] = json.loads(out)
     return result
+
+
+def writable(folder: Path) -> Path:
+    """Make the folder of a capture, which the user that runs the executors has to be able to write."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
 
 
 def stop(server: Server) -> None:
