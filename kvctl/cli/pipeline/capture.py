@@ -10,6 +10,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import BucketName, Force, argument, duration, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.flows import require_current
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import CAPTURED, COMPACTED
 from kvctl.errors import ConflictError, HistoryLost, NotFoundError, UsageError
@@ -21,6 +22,7 @@ from kvctl.pipeline.tables import delta
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import document
+from kvctl.topology.hazards import hazards
 
 LOSS = "data-loss"
 CaptureMode = Annotated[
@@ -46,7 +48,7 @@ RETENTION = timedelta(days=7)
     ],
     see=["pipeline compact", "pipeline export", "help pipeline"],
     prints=(CAPTURED,),
-    forces=lambda: (LOSS,),
+    forces=lambda: (LOSS, hazards.LAGGING_REPLICA),
 )
 async def capture(
     session: Session,
@@ -80,6 +82,9 @@ async def capture(
     captured. If other entries were purged or expired before they were read, the command exits 3; use --force data-loss
     to continue.
 
+    With --once, a mirror or an aggregate that lacks entries of its origins after five seconds is not captured without
+    --force lagging-replica.
+
     With --value-format json the column `json` has the values' fields. A later run may add fields; values that do not
     fit are null.
 
@@ -90,7 +95,9 @@ async def capture(
     require_spark()
     place = TablePlace.parse(to, storage_option or ())
     await asyncio.to_thread(capture_job.find, place)
-    await (await session.client()).bucket(bucket).locate()
+    binding = await (await session.client()).bucket(bucket).locate()
+    if once:  # a capture that runs on receives late entries
+        await require_current(session, binding.api, binding.info, force)
     options = replace(
         pipeline_options.parse({"bucket": bucket, **source_options(session, target)}),
         max_revisions_per_trigger=max_revisions,

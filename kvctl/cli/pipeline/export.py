@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import BucketName, DryRun, argument, flag, one_of, option
+from kvctl.cli.app.options import BucketName, DryRun, Force, argument, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.flows import require_current
 from kvctl.cli.keys.arguments import noticing_unindexed
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import EXPORT, EXPORT_PLAN, VERIFIED
@@ -28,6 +29,7 @@ from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.render.fields import columns
 from kvctl.render.view import Column, View, document
+from kvctl.topology.hazards import hazards
 
 To = Annotated[str, option("--to", "URI", "Folder, or URL of an object store; new or empty")]
 Format = Annotated[
@@ -63,6 +65,7 @@ SUMMARY = columns("bucket path format mode cut rows files bytes seconds", cut="R
     ],
     see=["pipeline verify", "pipeline load", "dump", "bucket backup", "help pipeline"],
     prints=(EXPORT, EXPORT_PLAN),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
 async def export(
     session: Session,
@@ -74,6 +77,7 @@ async def export(
     on_evicted: OnEvicted = None,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
+    force: Force = None,
     storage_option: StorageOptions = None,
     *,
     target: OnSpark,
@@ -92,12 +96,15 @@ async def export(
     If a value is overwritten before it is read and is no longer in the bucket's history, the newer value is exported
     and the command exits 7. With --on-evicted newer it exits 0; with --on-evicted fail nothing is exported (3).
 
+    A mirror or an aggregate that lacks entries of its origins after five seconds is not exported without --force
+    lagging-replica.
+
     `NAME@REF` exports a commit of a versioned bucket, or those of its keys that match --filter. Its keys have no
     revisions, and carry the time of the commit.
 
     For a bucket that one machine can hold, `kvctl dump` is as fast and needs no Spark.
     """
-    at = _parse_commit(bucket, mode, on_evicted) if is_ref(bucket) else None
+    at = _parse_commit(bucket, mode, on_evicted, force) if is_ref(bucket) else None
     name = check_bucket(bucket) if at is None else at.repository
     _check_one_of("--format", format, "delta", "parquet")
     _check_one_of("--mode", mode, "latest", "history")
@@ -105,6 +112,9 @@ async def export(
     filters = [check_filter(text) for text in filter or ()]
     place = TablePlace.parse(to, storage_option or ())
     removed = await asyncio.to_thread(stored_table.occupants, place, overwrite=overwrite)
+    if at is None:
+        binding = await (await session.client()).bucket(name).locate()
+        await require_current(session, binding.api, binding.info, force, dry_run=dry_run)
     if dry_run:
         found = {"path": place.uri, "format": format, "mode": mode, **await _snapshot_of(session, bucket, at)}
         row = {"bucket": name, **found, "removed": removed.files}
@@ -121,9 +131,15 @@ async def export(
     known = {"path": place.uri, "format": format, "files": len(made.table.parts), "removed": made.removed.files}
     known |= {"rows": made.table.rows, "bytes": made.table.bytes, "seconds": seconds}
     session.show(document(row_of(EXPORT, origin, **known), *SUMMARY, tsv=EXPORT.columns, name="path"))
-    if origin.newer and on_evicted is None:
+    if on_evicted is None:
+        _require_exact(bucket, origin.newer)
+
+
+def _require_exact(bucket: str, newer: int) -> None:
+    """Raise PartlyDone if there are newer values than those of the snapshot revision."""
+    if newer:
         raise PartlyDone(
-            f"Inconsistent export: {origin.newer} keys or entries were overwritten before they were read",
+            f"Inconsistent export: {newer} keys or entries were overwritten before they were read",
             hint=f"Keep more history with `kvctl bucket edit {bucket} --history N`, or pass `--on-evicted newer` to "
             "accept newer values",
         )
@@ -157,10 +173,10 @@ async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str
     return {"cut": (await (await session.client()).bucket(bucket).status()).last_revision}
 
 
-def _parse_commit(place: str, mode: str, on_evicted: str | None) -> At:
+def _parse_commit(place: str, mode: str, on_evicted: str | None, force: Force) -> At:
     """Parse NAME@REF. Raises UsageError, also for options that are for buckets only."""
     at = parse_at(place)
-    given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None}
+    given = {"--mode history": mode == "history", "--on-evicted": on_evicted is not None, "--force": bool(force)}
     for name, is_given in given.items():
         if is_given:
             raise UsageError(f"`{name}` applies only to buckets; `{place}` is a commit")

@@ -8,6 +8,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, Yes, argument, bucket_names, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
+from kvctl.cli.flows import require_current
 from kvctl.cli.records import ANNOTATION, CHECKOUT, CHECKOUT_STEP, COLLECTION
 from kvctl.cli.repo.options import At, AtRef, Name, open_repository, parse_at, parse_name
 from kvctl.errors import ConflictError
@@ -129,12 +130,15 @@ async def gc(session: Session, name: Name, yes: Yes = False, dry_run: DryRun = F
         session.note("Nothing was removed")
 
 
-async def live_bucket(session: Session, name: str | None) -> "kvctl.Bucket | None":
-    """Open the bucket to record, if one is named. Raises BucketNotFound, UsageError."""
+async def live_bucket(
+    session: Session, name: str | None, force: list[str] | None, *, dry_run: bool = False
+) -> "kvctl.Bucket | None":
+    """Open the bucket to record, if one is named. Raises BucketNotFound, HazardRefused, UsageError."""
     if name is None:
         return None
     bucket = (await session.client()).bucket(name)
-    await bucket.locate()
+    binding = await bucket.locate()
+    await require_current(session, binding.api, binding.info, force, dry_run=dry_run)
     return bucket
 
 

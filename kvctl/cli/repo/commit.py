@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
 
 from kvctl.cli.app.command import command
-from kvctl.cli.app.options import flag, number, option
+from kvctl.cli.app.options import Force, flag, number, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket import options
 from kvctl.cli.records import BRANCH_STATUS, COMMIT, KEY_CHANGE, NEW_COMMIT, STAGED_KEY
@@ -30,6 +30,7 @@ from kvctl.render.escapes import escape, utf8
 from kvctl.render.fields import short
 from kvctl.render.terminal import paint
 from kvctl.render.view import Row, View, age_text
+from kvctl.topology.hazards import hazards
 from kvctl.units import format_time
 from kvctl.versions import model
 
@@ -136,6 +137,7 @@ async def status(session: Session, at: AtBranch) -> None:
     ],
     see=["repo status", "repo log", "repo reset", "repo checkout"],
     prints=(NEW_COMMIT,),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
 async def commit(
     session: Session,
@@ -145,6 +147,7 @@ async def commit(
     allow_empty: Annotated[bool, flag("--allow-empty", "Commit even if nothing is staged")] = False,
     source: FromBucket = None,
     author: Author = None,
+    force: Force = None,
 ) -> None:
     """Commit the staged changes of a branch.
 
@@ -152,7 +155,8 @@ async def commit(
     pipe only the commit's id is printed. If there is nothing to commit, the command exits with 1.
 
     --from records a live bucket instead, at one snapshot revision, even while it is written to. The branch must not
-    have staged changes. Ttls, headers and keys that are not legal in ADR-8 are left out and named.
+    have staged changes. Ttls, headers and keys that are not legal in ADR-8 are left out and named. A mirror or an
+    aggregate that lacks entries of its origins after five seconds is not recorded without --force lagging-replica.
 
     The author is --author, KVCTL_AUTHOR, or user and host as in `ann@laptop`.
     """
@@ -160,7 +164,7 @@ async def commit(
     if not message.strip():
         raise UsageError("The message must not be empty", hint="Describe the commit with `-m MSG`")
     named = options.parse_metadata(meta or ())
-    bucket = await live_bucket(session, source)
+    bucket = await live_bucket(session, source, force)
     repository = await open_branch(session, place, author=author)
     if bucket is None:
         made = await repository.commit(place.ref, message, meta=named, allow_empty=allow_empty)

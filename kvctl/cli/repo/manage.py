@@ -6,7 +6,7 @@ from typing import Annotated
 import kvctl
 from kvctl.cli import records
 from kvctl.cli.app.command import command, group
-from kvctl.cli.app.options import Confirm, DryRun, NewName, Yes, argument, deletes, live
+from kvctl.cli.app.options import Confirm, DryRun, Force, NewName, Yes, argument, deletes, live
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, setting_options
 from kvctl.cli.flows import show_config, show_deletion, show_result
@@ -19,6 +19,7 @@ from kvctl.kv import stream_kind
 from kvctl.kv.names import is_ref
 from kvctl.render.fields import columns
 from kvctl.render.view import View
+from kvctl.topology.hazards import hazards
 from kvctl.topology.survey import graph, inventory
 from kvctl.versions import catalog, refs, repositories
 
@@ -46,6 +47,7 @@ Place = Annotated[str, argument("NAME|NAME@REF", "Repository, or one of its comm
     ],
     see=["repo show", "put", "help versions"],
     prints=(REPOSITORY_CHANGE, ANY),
+    forces=lambda: (hazards.LAGGING_REPLICA,),
 )
 async def init(
     session: Session,
@@ -55,18 +57,22 @@ async def init(
     *,
     settings: RepositorySettings,
     dry_run: DryRun = False,
+    force: Force = None,
 ) -> None:
     """Create a repository.
 
     A repository starts with an empty commit on the branch `main`. With --from, a second commit records a live bucket.
     If the repository already exists with this configuration, nothing changes; with another configuration the command
     fails (4). Run the command again to complete an interrupted creation.
+
+    A mirror or an aggregate that lacks entries of its origins after five seconds is not recorded without --force
+    lagging-replica.
     """
     config = kvctl.RepositoryConfig(name, settings=settings)
     wanted = config.stream(1)  # usage errors are raised before anything is sent
     if author == "":
         raise UsageError("The author must not be empty")
-    bucket = await live_bucket(session, source)
+    bucket = await live_bucket(session, source, force, dry_run=dry_run)
     if dry_run:
         remarks = [f"records bucket `{bucket.name}`"] if bucket is not None else []
         show_config(session, f"repository `{name}`", wanted, remarks=remarks)

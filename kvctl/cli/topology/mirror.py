@@ -146,13 +146,16 @@ async def promote(
     revisions and times. To reuse the name of the lost origin, delete the mirror: otherwise it would answer reads of the
     new bucket.
 
-    A mirror that lacks entries of an origin that can be read is not promoted without --force lagging-replica.
+    A mirror that lacks entries of an origin that can be read is not promoted without --force lagging-replica. An origin
+    that cannot be read is a warning.
 
     --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
     and its name must be typed or given with --confirm.
     """
     client = await session.client()
     found = await apply_edit.plan_promotion(client.api, name, bucket, delete_mirror=delete_mirror)
+    for doubt in found.doubts:
+        session.warn(doubt)
     if dry_run:
         remarks = [f"copies {counted(found.entries, 'entry')} of mirror `{name}`"]
         remarks += [f"mirror `{name}` is deleted after the copy"] if delete_mirror else []

@@ -45,7 +45,7 @@ from kvctl.jetstream.server_snapshot import (
     pieces,
     taking,
 )
-from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, StreamState
 from kvctl.kv import catalog
 from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX
@@ -350,9 +350,12 @@ def _require_empty(directory: Path) -> None:
 def _require_own_data(name: str, config: StreamConfig) -> None:
     kind = kind_of(config)
     if config.get("mirror"):
-        origin = config["mirror"]["name"].removeprefix(STREAM_PREFIX)
+        source = Source.parse(config["mirror"])
+        origin, domain = source.name.removeprefix(STREAM_PREFIX), source.domain
+        option = f" --domain {domain}" if domain else ""
         raise RefusedError(
-            f"`{name}` is a mirror of `{origin}`", hint=f"Back up its origin with `kvctl bucket backup {origin} DIR`"
+            f"`{name}` is a mirror of `{origin}`",
+            hint=f"Back up its origin with `kvctl bucket backup {origin} DIR{option}`",
         )
     if kind not in (Kind.BUCKET, Kind.AGGREGATE):
         raise RefusedError(f"`{name}` is not a bucket", hint=f"See what it is with `kvctl bucket show {name}`")

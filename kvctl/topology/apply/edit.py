@@ -146,6 +146,8 @@ class Promotion(NamedTuple):
     info: StreamInfo
     config: StreamConfig
     hazards: list[Hazard]
+    doubts: list[str]
+    """Warnings of origins that cannot be read."""
 
     @property
     def mirror(self) -> str:
@@ -181,8 +183,8 @@ async def plan_promotion(api: Api, mirror: str, bucket: str, *, delete_mirror: b
                 "Use `--delete-mirror`, then create the mirror again",
             )
         ]
-    found += (await arrival.behind(api, info))[0]
-    return Promotion(info, copy_bucket.copied_config(info["config"], bucket), found)
+    late, doubts = await arrival.behind(api, info)
+    return Promotion(info, copy_bucket.copied_config(info["config"], bucket), [*found, *late], doubts)
 
 
 async def promote(

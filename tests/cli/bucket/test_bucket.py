@@ -546,22 +546,34 @@ def test_compact_is_refused_for_a_replica_that_lags(bucket, seeds, orders):
 
 @pytest.mark.guarantee("reading-22", by="fault")
 def test_data_of_a_replica_that_lacks_entries_is_not_copied(bucket, run, own_server, seeds, orders, tmp_path):
-    seeds.create_bucket("stuck", subjects=[], sources=[{"name": "KV_orders"}], duplicate_window=0, max_msg_size=300)
+    renamed = {"src": "$KV.orders.>", "dest": "$KV.stuck.>"}
+    source = {"name": "KV_orders", "subject_transforms": [renamed]}
+    seeds.create_bucket("stuck", subjects=[], sources=[source], duplicate_window=0, max_msg_size=300)
     until(lambda: seeds.api("STREAM.INFO.KV_stuck")["state"]["messages"])
     seeds.put("orders", "large", b"x" * 500)
     commands = [
         ("bucket", "copy", "stuck", "new", "--data", "latest"),
         ("bucket", "backup", "stuck", str(tmp_path / "backup")),
         ("dump", "stuck"),
+        ("repo", "init", "first", "--from", "stuck"),
+        ("repo", "commit", "second@main", "-m", "x", "--from", "stuck"),
+    ]
+    on_spark = [
+        ("pipeline", "export", "stuck", "--to", str(tmp_path / "export")),
+        ("pipeline", "capture", "stuck", "--once", "--to", str(tmp_path / "capture")),
     ]
     env = {"NATS_URL": own_server.url}
     with ThreadPoolExecutor() as pool:
-        for refused in pool.map(lambda line: run(*line, env=env), commands):
+        assert run("repo", "init", "second", env=env).exit_code == 0
+        for refused in pool.map(lambda line: run(*line, env=env), commands + on_spark):
             assert (refused.exit_code, refused.out) == (1, "")
             assert (
                 "error: A copy of `stuck` would lack entries:\n  `stuck` has not received all entries of" in refused.err
             )
         assert run("dump", "orders", env=env).exit_code == 0
+        planned = run(*on_spark[0], "--dry-run", env=env)
+        assert (planned.exit_code, ": needs `--force lagging-replica`" in planned.err) == (0, True)
+        assert run("repo", "show", "first", env=env).exit_code == 3
         for forced in pool.map(lambda line: run(*line, "--force", "lagging-replica", env=env), commands):
             assert (forced.exit_code, forced.err) == (0, "")
     seeds.api("STREAM.DELETE.KV_orders")

@@ -156,7 +156,9 @@ def test_mirror_is_promoted_after_its_origin_is_lost(run, raw, bucket, unique):
     args = ("mirror", "promote", name, "--as", rescued)
     planned = json.loads(run(*args, "--dry-run", "-o", "json").out)
     assert (planned["name"], planned["max_msgs_per_subject"]) == (f"KV_{rescued}", 5)
-    made = json.loads(run(*args, "-o", "json").out)
+    promoted = run(*args, "-o", "json")
+    assert f"`{name}` may lack entries of its origin `{bucket}`, which could not be read" in promoted.err
+    made = json.loads(promoted.out)
     assert (made["name"], made["entries"], made["mirror_deleted"]) == (rescued, 3, False)
     assert run("keys", rescued, "--sort").out.split() == ["NEW.1", "NEW.2", "OLD.1"]
     assert run(*args).exit_code == 4

@@ -249,6 +249,14 @@ async def test_mirrors_and_strange_streams_are_not_backed_up(client, raw, unique
     assert not directory.exists()
 
 
+async def test_hint_for_the_backup_of_a_mirror_names_the_domain_of_its_origin(client, raw, unique, directory):
+    mirror = unique("M")
+    raw.create_stream(mirror, mirror={"name": "KV_ORDERS", "external": {"api": "$JS.hub.API"}}, storage="memory")
+    with pytest.raises(RefusedError) as caught:
+        await bucket_backup.backup(client.api, mirror, directory)
+    assert caught.value.hint == "Back up its origin with `kvctl bucket backup ORDERS DIR --domain hub`"
+
+
 # -- restoring ---------------------------------------------------------------------------------------------
 
 
