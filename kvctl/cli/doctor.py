@@ -1,10 +1,12 @@
 """`kvctl doctor`: check for problems and suggest fixes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
 
 from kvctl.cli.app.command import command
+from kvctl.cli.app.error_report import with_context
 from kvctl.cli.app.options import MarkdownFormat, check_markdown, flag
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
@@ -60,15 +62,19 @@ async def doctor(
     every = check_interval(watch, interval or _INTERVAL if watch else interval)
     api = (await session.client()).api
 
+    async def findings() -> list[content.Finding]:
+        context = session.options.context
+        return [replace(item, remedy=with_context(item.remedy, context)) for item in await examination.examine(api)]
+
     async def read() -> cards.TextReport:
-        return _report(await examination.examine(api))
+        return _report(await findings())
 
     if watch:
         check_live(session)
         await show_live(session, "doctor", read, every)
         return 0
     with session.progress("Running checks"):
-        found = await examination.examine(api)
+        found = await findings()
     if format is None and session.output == "table" and not session.options.columns:
         session.report(_report(found))
     else:

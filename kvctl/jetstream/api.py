@@ -184,11 +184,11 @@ class Api:
         return await self.call("INFO", retry=True)
 
     def _nobody(self, endpoint: str) -> JetStreamDisabled:
-        where = "" if self.prefix == DEFAULT_PREFIX else f" under `{self.prefix}`"
-        return JetStreamDisabled(
-            f"JetStream does not answer{where} (asked `{self.prefix}.{endpoint}`)",
-            hint="Enable JetStream on the server and for the account, or name another domain with `--domain`",
-        )
+        where, hint = "", "Enable JetStream on the server and for the account, or name another domain with `--domain`"
+        if self.prefix != DEFAULT_PREFIX:
+            where = f" under `{self.prefix}`"
+            hint = "The leaf node connection to its servers may be down: check it, and the domain or API prefix"
+        return JetStreamDisabled(f"JetStream does not answer{where} (asked `{self.prefix}.{endpoint}`)", hint=hint)
 
 
 def server_error(error: dict[str, Any]) -> KvctlError:

@@ -26,7 +26,7 @@ from kvctl.kv.bulk import bulk_put
 from kvctl.kv.entry import Entry, Operation
 from kvctl.kv.handle import Handle
 from kvctl.kv.names import check_key, check_keys, check_literal
-from kvctl.kv.oddity import WRITES, refusal
+from kvctl.kv.oddity import loss
 from kvctl.kv.read import as_of, bulk_get, listing
 from kvctl.kv.read import moment as moments
 from kvctl.kv.read import watch as watches
@@ -343,7 +343,7 @@ class Bucket(Handle):
     def _living(self, key: str, entry: Entry | None) -> Entry:
         if entry is None:
             config = self.binding.info["config"] if self.binding.info else {}
-            oddity = refusal(config, WRITES)
+            oddity = loss(config) if config else None
             raise _absent(self.name, key, oddity and oddity.evidence(config), key not in self.unconfirmed)
         if entry.operation is not Operation.PUT:
             raise _gone(entry, key not in self.unconfirmed)

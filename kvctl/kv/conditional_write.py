@@ -184,7 +184,7 @@ def _elsewhere(sent: SentWrite, error: OtherStream) -> KvctlError:
     name = one_line(error.stream)
     return KvctlError(
         f"Stream `{name}` stored the write to `{sent.key}`, not the bucket `{sent.binding.bucket}`",
-        hint=f"See the subjects of both: `kvctl stream show {name}`, `kvctl stream show {sent.binding.stream}`",
+        hint=f"See its subjects with `kvctl stream show {name}`",
     )
 
 
@@ -216,7 +216,8 @@ _REMEDIES = (
     (
         (FULL,),
         "",
-        "The bucket is full; raise its limit with `kvctl bucket edit {bucket} --max-bytes SIZE`, or delete keys",
+        "The bucket is full: raise its limit with `kvctl bucket edit {bucket} --max-bytes SIZE`. Deletions need space, "
+        "too; `kvctl stream purge {stream} --subject FILTER` does not",
     ),
     (NO_STORAGE, "", "Raise the limit of the server or account, or delete data; `kvctl doctor` shows the usage"),
     ((TOO_LARGE,), "", "Raise the limit with `kvctl bucket edit {bucket} --max-value-size SIZE`; headers count"),
@@ -241,7 +242,7 @@ def explained(error: ServerError, binding: Binding) -> KvctlError:
     stream, text = binding.stream, error.message
     hints = (hint for codes, part, hint in _REMEDIES if error.err_code in codes and part in text)
     if hint := next(hints, None):
-        error.hint = hint.format(bucket=bucket, edit=f"kvctl stream edit {stream} --set")
+        error.hint = hint.format(bucket=bucket, stream=stream, edit=f"kvctl stream edit {stream} --set")
     return error
 
 

@@ -39,6 +39,8 @@ class Oddity(NamedTuple):
     refuses: str = ""
     """Operation that kvctl refuses on such a stream."""
     kinds: tuple[Kind, ...] = _KEPT
+    loses: bool = False
+    """True if stored entries disappear, though writes are not refused."""
 
     def evidence(self, stream: StreamConfig) -> str:
         """Return what the setting does to this stream."""
@@ -155,6 +157,7 @@ ODDITIES = (
         "When full, the oldest keys are silently deleted: ADR-8 buckets refuse new keys instead",
         _set("discard=new"),
         kinds=(Kind.BUCKET,),
+        loses=True,
     ),
     Oddity(
         "discards-old",
@@ -163,6 +166,7 @@ ODDITIES = (
         "When full, the oldest keys are silently deleted here, though the origin has them",
         "Remove the limit: `kvctl stream edit {stream} --set max_bytes=-1 --set max_msgs=-1`",
         kinds=(Kind.AGGREGATE, Kind.MIRROR),
+        loses=True,
     ),
     Oddity(
         "max-consumers",
@@ -287,3 +291,8 @@ def refusal(stream: StreamConfig, operation: str) -> Oddity | None:
     """Return the setting for which kvctl refuses an operation; None if it does not."""
     refused = {WRITES, operation}  # what no write is accepted for, no bulk write is
     return next((row for row in ODDITIES if row.refuses in refused and row.applies(stream)), None)
+
+
+def loss(stream: StreamConfig) -> Oddity | None:
+    """Return the setting by which stored entries may have disappeared without a trace; None if there is none."""
+    return next((row for row in oddities(stream) if row.loses or row.refuses == WRITES), None)

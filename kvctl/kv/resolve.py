@@ -14,7 +14,7 @@ from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.stream_info import Source
 from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, matches
-from kvctl.suggest import did_you_mean
+from kvctl.suggest import did_you_mean, nearest
 from kvctl.tokens import check_name, check_prefix
 
 if TYPE_CHECKING:
@@ -201,6 +201,11 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         if other := await other_owner(api, bucket, names):
             return other
         known = possible_buckets(names)
+        while (near := nearest(bucket, known)) and STREAM_PREFIX + near not in names:
+            info = await streams.find(api, near)
+            if info and (info["config"].get("mirror") or info["config"].get("sources")):
+                break
+            known.remove(near)  # a plain stream
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
 
 

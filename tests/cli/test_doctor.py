@@ -24,6 +24,16 @@ def test_warnings_fail_only_when_strict(run, own_server):
     assert strict.out.splitlines()[0].split("\t")[:3] == ["warning", "no-direct-get", "OLD"]
 
 
+def test_fixes_name_the_given_context(run, own_server, tmp_path):
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert run("context", "add", "edge", "--server", own_server.url, env=env).exit_code == 0
+    with RawClient(own_server.url) as raw:
+        raw.create_bucket("OLD", allow_direct=False)
+    checked = run("doctor", "--context", "edge", "-o", "json", env=env)
+    (finding,) = [item for item in json.loads(checked.out) if item["check"] == "no-direct-get"]
+    assert finding["remedy"] == "`kvctl --context edge stream edit KV_OLD --set allow_direct=true`"
+
+
 def test_errors_fail_and_stand_first(run, own_server, snapshot):
     with RawClient(own_server.url) as raw:
         raw.create_bucket("ORDERS")

@@ -40,10 +40,14 @@ def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = (), c
         shown = _bug(error, terminal)
     if isinstance(shown, ReadOnly) and shown.aggregate is not None and shown.key is not None:
         shown.hint = _hint_of_origin(shown.aggregate, shown.key, argv) or shown.hint
-    if context and shown.hint:
-        shown.hint = _ON_SERVERS.sub(f"`kvctl --context {context} ", shown.hint)
+    shown.hint = shown.hint and with_context(shown.hint, context)
     terminal.report(shown)
     return shown.exit_code
+
+
+def with_context(text: str, context: str | None) -> str:
+    """Return a text whose command lines name the context, if one is given."""
+    return _ON_SERVERS.sub(f"`kvctl --context {context} ", text) if context else text
 
 
 def explain(error: typer.TyperException, argv: Sequence[str] = ()) -> UsageError:
@@ -113,7 +117,10 @@ def _hint_of_origin(aggregate: dict[str, Any], key: str, argv: Sequence[str]) ->
             domain = f"--domain {source.domain} " if source.domain else ""
             lines[f"`kvctl {verb} {domain}{bucket} {there}{value}`"] = f"`{bucket}`"
     if not lines:
-        return f"No origin has a key that lands at `{key}`" if not found else None
+        if found:
+            return None
+        name = aggregate["name"].removeprefix(names.STREAM_PREFIX)
+        return f"No origin has a key that lands at `{key}`; see its prefixes with `kvctl aggregate show {name}`"
     return f"The key comes from {joined(dict.fromkeys(lines.values()), 'or')}: {joined(lines, 'or')}"
 
 

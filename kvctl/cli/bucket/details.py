@@ -242,7 +242,7 @@ def remarks(found: "overview.Overview") -> Iterator[str]:
     if found.dependents is None:
         yield "Cannot list the streams of this account: the replicas of the bucket are unknown"
     if status is not None:
-        yield from (row.evidence(status.config) for row in oddity.oddities(status.config) if row.refuses)
+        yield from (row.evidence(status.config) for row in oddity.oddities(status.config) if row.refuses or row.loses)
     yield from (hazard.evidence for hazard in found.hazards)
     if found.lineage and found.lineage.same is None:
         yield found.lineage.evidence

@@ -36,6 +36,9 @@ Vacuum = Annotated[
     timedelta | None, duration("--vacuum", "Delete files of versions older than this; 7d by default, 0s for all")
 ]
 RETENTION = timedelta(days=7)
+PATIENCE_S = 0.3
+"""Seconds for a commit in progress. Nothing is to be cleaned up: the table is its own checkpoint, and Spark ends with
+this process, while its orderly end takes seconds."""
 
 
 @command(
@@ -109,7 +112,7 @@ async def capture(
     job = partial(capture_job.capture, options=options, place=place, order=order)
     try:
         left = partial(_interrupted, place)
-        done = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left)
+        done = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left, patience=PATIENCE_S)
     except HistoryLost as error:
         error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise

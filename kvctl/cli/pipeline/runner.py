@@ -90,11 +90,12 @@ async def run_job(
     job: Callable[["spark_engine.Engine"], T],
     *,
     incomplete: str | Callable[[], str] = "",
+    patience: float = CANCEL_TIMEOUT_S,
 ) -> T:
     """Run the job, which starts Spark when it needs it, and return its result. Errors of Spark are KvctlErrors.
 
-    An interruption cancels the running queries and lets the job clean up, then warns with `incomplete`, which may be
-    a function that is called only then.
+    An interruption cancels the running queries and lets the job clean up for `patience` seconds, then warns with
+    `incomplete`, which may be a function that is called only then.
     """
     engine, progress = spark_engine.Engine(target), _Progress()
     work = in_thread(partial(_run, engine, job))
@@ -105,7 +106,7 @@ async def run_job(
                 activity.say(f"{what}  {progress.text}")
     except asyncio.CancelledError:
         threading.Thread(target=_keep_cancelling, args=[engine, work], name="cancel", daemon=True).start()
-        await asyncio.wait([work], timeout=CANCEL_TIMEOUT_S)
+        await asyncio.wait([work], timeout=patience)
         if left := _incomplete_text(work, incomplete):
             session.warn(left)
         raise

@@ -128,3 +128,60 @@ def test_writes_without_acknowledgements_do_not_wait_for_them(raw, run, unique, 
     raw.create_bucket(name, no_ack=True)
     result = run("put", name, "k", "v", "--timeout", "1m", "-s", server.url, timeout=30)
     assert (result.exit_code, result.stdout) == (0, b"1\n"), result.transcript()
+
+
+def test_deletion_in_a_full_bucket_names_what_needs_no_space(run, server, raw, unique):
+    name = unique()
+    raw.create_bucket(name, max_bytes=1000)
+    filled = 0
+    while "error" not in raw.put(name, f"k.{filled}", b"x"):
+        filled += 1
+    env = {"NATS_URL": server.url}
+    refused = run("delete", name, "k.1", env=env)
+    assert (refused.exit_code, "maximum bytes exceeded" in refused.err) == (1, True)
+    assert f"kvctl stream purge KV_{name} --subject FILTER" in refused.err
+    assert run("stream", "purge", f"KV_{name}", "--subject", f"$KV.{name}.k.0", "--yes", env=env).exit_code == 0
+    assert run("delete", name, "k.1", env=env).exit_code == 0
+
+
+def test_plain_stream_is_not_suggested_as_a_bucket(run, server, raw, unique):
+    name = unique()
+    raw.create_stream(name=f"{name}x", subjects=[f"$KV.{name}.>"])
+    env = {"NATS_URL": server.url}
+    written, read = run("put", name, "a", "x", env=env), run("get", name, "a", env=env)
+    assert written.exit_code == 1
+    assert f"hint: See its subjects with `kvctl stream show {name}x`\n" in written.err
+    assert (read.exit_code, f"mean `{name}x`" in read.err) == (3, False)
+    raw.create_bucket(f"{name}y")
+    raw.create_stream(name=f"{name}z", mirror={"name": f"KV_{name}y"}, max_msgs_per_subject=1, allow_direct=True)
+    assert f"mean `{name}z`" in run("get", f"{name}zz", "a", env=env).err
+
+
+def test_keys_that_a_full_bucket_dropped_have_that_reason(run, server, raw, unique):
+    name = unique()
+    raw.create_bucket(name, max_msgs=3, discard="old")
+    for number in range(5):
+        raw.put(name, f"a.{number}", b"x")
+    env = {"NATS_URL": server.url}
+    reason = "When full, the oldest keys are silently deleted"
+    missed, shown = run("get", name, "a.1", env=env), run("bucket", "show", name, env=env)
+    assert (missed.exit_code, f"hint: {reason}" in missed.err) == (3, True)
+    assert (shown.exit_code, f"warning: {reason}" in shown.err) == (0, True)
+
+
+def test_write_to_a_key_outside_the_prefix_of_an_aggregate_names_the_command_that_shows_it(run, server, raw, unique):
+    name = unique()
+    raw.create_bucket(name)
+    env = {"NATS_URL": server.url}
+    origin = ("--origin", f"bucket={name},prefix=o")
+    assert run("aggregate", "create", f"{name}_A", *origin, env=env).exit_code == 0
+    refused = run("put", f"{name}_A", "x", "y", env=env)
+    assert refused.exit_code == 1
+    assert (
+        f"No origin has a key that lands at `x`; see its prefixes with `kvctl aggregate show {name}_A`" in refused.err
+    )
+
+
+def test_domain_that_does_not_answer_is_a_connection_to_check(run, server):
+    asked = run("bucket", "ls", "--domain", "nowhere", env={"NATS_URL": server.url})
+    assert (asked.exit_code, "leaf node connection" in asked.err, "Enable JetStream" in asked.err) == (5, True, False)
