@@ -133,10 +133,9 @@ def test_writes_without_acknowledgements_do_not_wait_for_them(raw, run, unique, 
 def test_deletion_in_a_full_bucket_names_what_needs_no_space(run, server, raw, unique):
     name = unique()
     raw.create_bucket(name, max_bytes=1000)
-    filled = 0
-    while "error" not in raw.put(name, f"k.{filled}", b"x"):
-        filled += 1
     env = {"NATS_URL": server.url}
+    while run("put", name, f"k.{raw.api(f'STREAM.INFO.KV_{name}')['state']['messages']}", "x", env=env).exit_code == 0:
+        pass
     refused = run("delete", name, "k.1", env=env)
     assert (refused.exit_code, "maximum bytes exceeded" in refused.err) == (1, True)
     assert f"kvctl stream purge KV_{name} --subject FILTER" in refused.err
