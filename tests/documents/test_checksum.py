@@ -11,13 +11,6 @@ DATA = bytes(range(256)) * 9000
 """More than two blocks."""
 
 
-def test_checksum_of_a_file_equals_that_of_its_data(tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(DATA)
-    found = checksum.of_file(path)
-    assert (found.size, found.sha256) == (len(DATA), hashlib.sha256(DATA).hexdigest())
-
-
 @pytest.mark.parametrize("limit", [0, 1, checksum.BLOCK_BYTES, checksum.BLOCK_BYTES + 1, None])
 def test_checksum_reads_no_further_than_its_limit(limit):
     found, file = checksum.Checksum(b"head"), io.BytesIO(DATA)

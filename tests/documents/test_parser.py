@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvctl.documents import parser
-from kvctl.documents.parser import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse, read
+from kvctl.documents.parser import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse
 from kvctl.errors import UsageError
 from kvctl.render.yaml_text import dump, dump_short
 
@@ -190,15 +190,5 @@ class TestPlaces:
         assert document.where("b", "c", 1) == f"t.json:2:{text.splitlines()[1].index('2') + 1}"
 
 
-class TestFiles:
-    def test_are_read(self, tmp_path):
-        (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
-        assert read(str(tmp_path / "a.yaml")).data == {"a": 1, "b": 2}
-
-    def test_that_are_missing(self, tmp_path):
-        with pytest.raises(UsageError, match="No such file or directory"):
-            read(str(tmp_path / "a.yaml"))
-
-    def test_that_are_directories(self, tmp_path):
-        with pytest.raises(UsageError, match="Is a directory"):
-            read(str(tmp_path))
+def test_mark_of_encoding_and_line_ends_of_windows_are_read():
+    assert parse(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a.yaml").data == {"a": 1, "b": 2}

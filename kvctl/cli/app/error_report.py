@@ -21,7 +21,7 @@ _SECRETS = {
     "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
     "--token": "Secrets on the command line are visible to others: use --token-file or NATS_TOKEN",
 }
-_ON_SERVERS = re.compile(r"`kvctl (?!context |help |server |[^`]*--(?:help|context)\b)")
+_ON_SERVERS = re.compile(r"`(?=kvctl )kvctl (?!context |help |server |[^`]*--(?:help|context)\b)")
 """Beginning of a command line that needs the context of the failed one."""
 
 

@@ -12,7 +12,7 @@ from kvctl.cli.app.options import BucketName, DryRun, Force, argument, flag, one
 from kvctl.cli.app.session import Session
 from kvctl.cli.facts import row_of
 from kvctl.cli.flows import require_current
-from kvctl.cli.keys.arguments import noticing_unindexed
+from kvctl.cli.keys import arguments
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
 from kvctl.cli.records import EXPORT, EXPORT_PLAN, VERIFIED
 from kvctl.cli.repo.options import At, open_repository, parse_at
@@ -124,7 +124,7 @@ async def export(
     contents = _contents_of(name, None if at is None else at.ref, reading, source_options(session, target))
     job = partial(export_job.export, contents=contents, place=place, format=format, overwrite=overwrite)
     left = f"Interrupted: the export to `{place}` was not completed; run the command again"
-    async with nullcontext() if at else noticing_unindexed(session, name):
+    async with nullcontext() if at else arguments.noticing_unindexed(session, name):
         made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
     _note_replaced(session, made)
     origin, seconds = made.table.origin, round(made.seconds, 3)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kvctl.errors import ConflictError, ConnectionLost, KvctlError, RequestTimeout
+from kvctl.errors import ConflictError, KvctlError, OutcomeUnknown
 from kvctl.jetstream.consumers import admin
 from kvctl.kv.bulk.bulk_writer import WriteTarget
 from kvctl.pipeline.write.row_ids import new_job
@@ -81,7 +81,7 @@ async def _note(target: WriteTarget, name: str, lasting: timedelta, metadata: di
     }
     try:
         await admin.create(binding.api, binding.stream, config)
-    except (ConflictError, ConnectionLost, RequestTimeout):
+    except (ConflictError, OutcomeUnknown):
         return False
     except KvctlError:
         return None

@@ -586,7 +586,7 @@ def test_data_of_a_replica_that_lacks_entries_is_not_copied(bucket, run, own_ser
 
 
 def test_backup_and_restore(bucket, seeds, orders, tmp_path, snapshot):
-    directory = str(tmp_path / "backup")
+    directory = str(tmp_path / "backup-of-a-name-that-no-line-has-room-for")
     before = seeds.api("STREAM.INFO.KV_orders")
     assert bucket("backup", "orders", directory, tty=True) == snapshot
     assert bucket("backup", "orders", directory) == snapshot
