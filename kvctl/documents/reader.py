@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+import base64
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -124,7 +124,7 @@ class Reader:
     def decoded(self, path: Path, text: str, encoding: str) -> bytes:
         """Return the bytes of a text that is UTF-8 or base64."""
         try:
-            return b64decode(text, validate=True) if encoding == "base64" else text.encode()
+            return base64.b64decode(text, validate=True) if encoding == "base64" else text.encode()
         except ValueError:
             self.fail(path, f"{_called(path)} is not valid {'base64' if encoding == 'base64' else 'UTF-8'}")
 
