@@ -187,7 +187,7 @@ class Api:
         where, hint = "", "Enable JetStream on the server and for the account, or name another domain with `--domain`"
         if self.prefix != DEFAULT_PREFIX:
             where = f" under `{self.prefix}`"
-            hint = "The leaf node connection to its servers may be down: check it, and the domain or API prefix"
+            hint = "The leaf node connection to its servers may be down: check it, and `--domain` or `--api-prefix`"
         return JetStreamDisabled(f"JetStream does not answer{where} (asked `{self.prefix}.{endpoint}`)", hint=hint)
 
 
