@@ -24,6 +24,8 @@ NOBODY_KNOWS = 1.0
 """Seconds without an answer after which a bucket may be unreachable rather than slow."""
 MAX_CHAIN = 8
 """Maximum number of mirrors followed to a bucket."""
+MOST_PLAIN = 8
+"""Maximum number of streams asked whether a name that is near may be a bucket's: each takes a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +203,21 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         if other := await other_owner(api, bucket, names):
             return other
         known = possible_buckets(names)
-        while (near := nearest(bucket, known)) and STREAM_PREFIX + near not in names:
-            info = await streams.find(api, near)
-            if info and (info["config"].get("mirror") or info["config"].get("sources")):
-                break
-            known.remove(near)  # a plain stream
+        known = await _without_plain(api, bucket, known, names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
+
+
+async def _without_plain(api: Api, bucket: str, known: list[str], names: Iterable[str]) -> list[str]:
+    """Return the known names, from which the nearest ones are not those of plain streams; none if many are."""
+    for _ in range(MOST_PLAIN):
+        near = nearest(bucket, known)
+        if near is None or STREAM_PREFIX + near in names:
+            return known
+        info = await streams.find(api, near)
+        if info and (info["config"].get("mirror") or info["config"].get("sources")):
+            return known
+        known.remove(near)
+    return []
 
 
 async def other_owner(api: Api, bucket: str, names: Iterable[str]) -> RefusedError | None:
