@@ -21,7 +21,7 @@ _SECRETS = {
     "--password": "Secrets on the command line are visible to others: use --password-file or NATS_PASSWORD",
     "--token": "Secrets on the command line are visible to others: use --token-file or NATS_TOKEN",
 }
-_ON_SERVERS = re.compile(r"`(?=kvctl )kvctl (?!context |help |server |[^`]*--(?:help|context)\b)")
+_ON_SERVERS = re.compile(r"(?<=`)kvctl (?!context |help |server |[^`]*--(?:help|context)\b)")
 """Beginning of a command line that needs the context of the failed one."""
 
 
@@ -47,7 +47,7 @@ def report(error: BaseException, terminal: Terminal, argv: Sequence[str] = (), c
 
 def with_context(text: str, context: str | None) -> str:
     """Return a text whose command lines name the context, if one is given."""
-    return _ON_SERVERS.sub(f"`kvctl --context {context} ", text) if context else text
+    return _ON_SERVERS.sub(f"kvctl --context {context} ", text) if context else text
 
 
 def explain(error: typer.TyperException, argv: Sequence[str] = ()) -> UsageError:

@@ -82,11 +82,10 @@ async def copy(
     client = await session.client()
     there = await _client_of(session, to_context)
     source, changes = client.bucket(bucket), config.edited({}, placement)
+    binding = await source.locate()
     if data:
-        binding = await source.locate()
         await require_current(session, binding.api, binding.info, force, dry_run=dry_run)
     if dry_run:
-        binding = await source.locate()
         assert binding.info is not None
         wanted = copy_bucket.copied_config(binding.info["config"], target, changes)
         remarks = [f"copies {counted(await _entries_of(source, data) or 0, 'entry')} of `{bucket}`"] if data else []

@@ -90,17 +90,14 @@ def write(batches: Iterable[pa.RecordBatch], form: PartForm) -> Iterator[Written
         yield writer.finish()
 
 
-def rows_in(
-    file: Any, columns: Sequence[str], rows: int = 10_000, *, number: int = 0, of: int = 1
-) -> Iterator[pa.RecordBatch]:
+def rows_in(file: Any, columns: Sequence[str], rows: int, *, number: int = 0, of: int = 1) -> Iterator[pa.RecordBatch]:
     """Yield rows of a data file: those of every `of`-th row group, from `number` on. Raises ArrowException.
 
     Texts and bytes that delta-rs wrote come with types that few functions of Arrow know, so they are converted.
     """
     data = pq.ParquetFile(file)
-    schema = pa.schema([data.schema_arrow.field(name) for name in columns], None)
-    for place, field in enumerate(schema):
-        schema = schema.set(place, field.with_type(_PLAIN.get(field.type, field.type)))
+    fields = [data.schema_arrow.field(name) for name in columns]
+    schema = pa.schema([field.with_type(_PLAIN.get(field.type, field.type)) for field in fields])
     groups = range(number, data.num_row_groups, of)
     for batch in data.iter_batches(rows, row_groups=groups, columns=list(columns)):
         yield batch.select(list(columns)).cast(schema)
