@@ -13,7 +13,7 @@ from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer
 from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.streams import ServerClock
 from kvctl.kv.bucket import Bucket
-from kvctl.kv.entry import Entry, Operation, from_frame
+from kvctl.kv.entry import Entry, Operation, from_frames, newer
 from kvctl.kv.read import listing
 from kvctl.kv.resolve import Binding
 
@@ -136,12 +136,13 @@ async def statistics(
 
 async def _latest(binding: Binding, last: int) -> AsyncGenerator[list[Entry], None]:
     """Yield the latest entry of each key without its value, up to a revision; keeps no set of the keys seen."""
-    cut = len(binding.prefix.encode())
+    cut, seen = len(binding.prefix.encode()), 0
     selection = Selection(subjects=(binding.prefix + ">",), headers_only=True)
     async with OrderedConsumer(binding.api, binding.stream, selection) as consumer:
         async for batch in consumer.batches():
-            entries = (from_frame(binding.bucket, cut, frame) for frame in batch)
-            yield [entry for entry in entries if entry.revision <= last]
+            if entries := newer(from_frames(binding.bucket, cut, batch), seen):
+                seen = entries[-1].revision
+                yield [entry for entry in entries if entry.revision <= last]
 
 
 def _groups(found: Statistics, key: str, tokens: int | None) -> tuple[KeyGroup, ...]:

@@ -12,6 +12,8 @@ from kvctl.kv.maintenance import statistics as module
 from kvctl.kv.maintenance.statistics import KeyGroup, statistics
 
 HOUR = 3600 * 10**9
+COUNT = 20_000
+"""More keys than a reading asks for at once."""
 
 
 @pytest.mark.parametrize("history", [1, 3])
@@ -61,6 +63,21 @@ async def test_statistics_of_an_empty_and_a_missing_bucket(client, bucket_name):
         await statistics(client.bucket(bucket_name + "x"))
     with pytest.raises(UsageError):
         await statistics(bucket, tokens=0)
+
+
+@pytest.mark.parametrize("history", [1, 3])
+async def test_a_list_that_starts_over_is_counted_once(client, raw, bucket_name, history):
+    bucket = await client.create_bucket(bucket_name, history=history)
+    await bucket.put_many((f"k{number:05}", b"v") for number in range(COUNT))
+    lost = []
+
+    def lose(count: int) -> None:
+        for name in raw.api(f"CONSUMER.NAMES.KV_{bucket_name}")["consumers"] or [] if not lost else []:
+            lost.append(raw.api(f"CONSUMER.DELETE.KV_{bucket_name}.{name}"))
+
+    total = (await statistics(bucket, advance=lose)).total
+    assert lost
+    assert (total.keys, total.entries, total.held) == (COUNT, COUNT, COUNT)
 
 
 async def test_too_many_prefixes_are_refused(client, bucket_name, monkeypatch):
