@@ -66,7 +66,7 @@ class Run:
 def fill(server: Server, folder: Path, where: Sequence[str], session: LastingSession | None = None) -> Filled:
     """Make the buckets, and the tables by jobs on a Spark."""
     filled = Filled(server, folder, where, session)
-    with RawClient(server.url) as raw:
+    with RawClient(server.url, timeout=120) as raw:
         for name in ("B", "SAME"):
             raw.create_bucket(name, max_msgs_per_subject=3)
             for number in range(ROWS - 1):
@@ -112,6 +112,7 @@ def _run(filled: Filled, line: Sequence[str], fault: Callable[[], object] | None
             try:
                 if fault is not None:
                     fault()
+                    assert process.poll() is None, "the job ended before the fault"
                 out, errors = process.communicate(timeout=READY)
             finally:
                 process.kill()

@@ -45,7 +45,7 @@ def test_a_job_is_complete_after_the_connect_server_lost_its_python_workers(job,
     run(filled, job, tmp_path, lose)
 
 
-@pytest.mark.parametrize("job", ["export", "load"])
+@pytest.mark.parametrize("job", ["export", "capture", "load", "audit", "commit"])
 def test_a_job_behind_a_connect_server_waits_for_a_server_that_is_away(job, filled, tmp_path):
     kill("task")
 
