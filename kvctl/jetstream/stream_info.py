@@ -5,7 +5,7 @@ Only the keys that kvctl reads are declared; servers send more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 StreamConfig = dict[str, Any]
@@ -133,6 +133,11 @@ class Source(NamedTuple):
         parts = self.api.split(".")
         return parts[1] if len(parts) == 3 and parts[0] == "$JS" else None
 
+    @property
+    def where(self) -> str:
+        """Its domain or API prefix in words: ``in domain `hub` ``, ``under `ORIGIN.API` ``."""
+        return f"in domain `{self.domain}`" if self.domain else f"under `{self.api}`"
+
     def reads_locally(self, stream: str) -> bool:
         """Return whether it reads the stream of this name in its own account and domain."""
         return self.name == stream and not self.is_external
@@ -146,6 +151,13 @@ def sources_of(config: Mapping[str, Any]) -> list[SourceConfig]:
 def parsed_sources(config: Mapping[str, Any]) -> list[Source]:
     """Parse the mirror or the sources of a stream configuration."""
     return [Source.parse(source) for source in sources_of(config)]
+
+
+def readers_of_others(configs: Iterable[StreamConfig], stream: str) -> list[tuple[StreamConfig, Source]]:
+    """Return those that read a stream of this name in another account or domain, mirrors first, and how they do."""
+    pairs = [(config, source) for config in configs for source in parsed_sources(config)]
+    found = [(config, source) for config, source in pairs if source.is_external and source.name == stream]
+    return sorted(found, key=lambda pair: not pair[0].get("mirror"))
 
 
 def source_states(info: StreamInfo) -> list[SourceState]:

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 from kvctl.errors import BucketNotFound, KvctlError, RefusedError, UsageError
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import DEFAULT_PREFIX, Api
-from kvctl.jetstream.stream_info import Source
+from kvctl.jetstream.stream_info import Source, readers_of_others
 from kvctl.kv import stream_kind
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, matches
 from kvctl.suggest import did_you_mean, nearest
 from kvctl.tokens import check_name, check_prefix
 
 if TYPE_CHECKING:
-    from kvctl.jetstream.stream_info import StreamInfo
+    from kvctl.jetstream.stream_info import StreamConfig, StreamInfo
 
 NOBODY_KNOWS = 1.0
 """Seconds without an answer after which a bucket may be unreachable rather than slow."""
 MAX_CHAIN = 8
 """Maximum number of mirrors followed to a bucket."""
+MOST_LISTED = 256
+"""Maximum number of streams among which replicas of a bucket elsewhere are looked for: those of one page."""
 MOST_PLAIN = 8
 """Maximum number of streams asked whether a name that is near may be a bucket's: each takes a request."""
 
@@ -202,9 +204,41 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         names = await streams.names(api)
         if other := await other_owner(api, bucket, names):
             return other
-        known = possible_buckets(names)
-        known = await _without_plain(api, bucket, known, names)
+        if len(names) <= MOST_LISTED and (elsewhere := await _missing_here(api, bucket)):
+            return elsewhere
+        known = await _without_plain(api, bucket, possible_buckets(names), names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")
+
+
+async def _missing_here(api: Api, bucket: str) -> BucketNotFound | None:
+    """Return the error for a bucket of another domain or account with a replica here; None if it is not known there."""
+    replica = await replica_of(api, bucket)
+    if replica is None:
+        return None
+    config, source = replica
+    name = _bucket_of(config["name"])
+    what = f"{stream_kind.kind_of(config)} `{name}`"
+    text = f"Bucket `{bucket}` does not exist here; it is the origin of {what} {source.where}"
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(NOBODY_KNOWS):
+            if await streams.find(api.at(source.api), source.name) is None:
+                return None
+        way = f"--domain {source.domain}" if source.domain else f"--api-prefix {source.api}"
+        return BucketNotFound(text, hint=f"Use `{way}`, or read {what}, as in `kvctl keys {name}`")
+    error = BucketNotFound(f"{text}, which does not answer", hint=f"Read {what} instead, as in `kvctl keys {name}`")
+    error.confirmed = False
+    return error
+
+
+async def replica_of(api: Api, bucket: str) -> tuple[StreamConfig, Source] | None:
+    """Return a mirror, else an aggregate, of a bucket of this name in another domain or account; None for none."""
+    found: list[tuple[StreamConfig, Source]] = []
+    with suppress(KvctlError, TimeoutError):
+        async with asyncio.timeout(NOBODY_KNOWS):
+            answering = (await streams.listing(api)).answering
+        found = readers_of_others([info["config"] for info in answering], STREAM_PREFIX + bucket)
+    kinds = (stream_kind.Kind.MIRROR, stream_kind.Kind.AGGREGATE)
+    return next((pair for pair in found if stream_kind.kind_of(pair[0]) in kinds), None)
 
 
 async def _without_plain(api: Api, bucket: str, known: list[str], names: Iterable[str]) -> list[str]:

@@ -47,20 +47,20 @@ async def alternates(session: Session, bucket: BucketName, watch: Watch = False,
     that answered test reads, with the shortest round trip; an empty bucket has no entry to read.
 
     STATE and BEHIND are those of `kvctl topology status`: how far a mirror is behind its origin, and so how old a read
-    may be. Servers outside of clusters, and those of a bucket without mirrors, report no alternates; then the origin
-    and the mirrors in view are listed.
+    may be. A bucket of another domain or account is answered by its mirrors here. Servers outside of clusters, and
+    those of a bucket without mirrors, report no alternates; then the origin and the mirrors in view are listed.
     """
     every = check_interval(watch, interval)
     api = (await session.client()).api
 
     async def read() -> cards.TextReport:
-        return alternates_report(bucket, (await overview.inspect(api, bucket)).reads)
+        return alternates_report(bucket, await overview.readers_of(api, bucket))
 
     if watch:
         check_live(session)
         await show_live(session, f"alternates of {bucket}", read, every)
         return
-    found = (await overview.inspect(api, bucket)).reads
+    found = await overview.readers_of(api, bucket)
     if session.output == "table" and not session.options.chooses:
         session.report(alternates_report(bucket, found))
         return

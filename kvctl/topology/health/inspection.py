@@ -145,6 +145,5 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
             yield Hazard(MISSING_ORIGIN, f"Origin `{of}` of `{name}` does not exist: nothing arrives until it does")
         elif upstream.last_seen is None and not upstream.error and not is_new(info):
-            where = f" in domain `{source.domain}`" if source.domain else f" under `{source.api}`"
-            text = f"`{name}` never connected to `{of}`{where if source.api else ''}"
+            text = f"`{name}` never connected to `{of}`{f' {source.where}' if source.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")

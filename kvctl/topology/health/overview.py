@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
-from kvctl.errors import JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
+from kvctl.errors import BucketNotFound, JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
 from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
-from kvctl.kv import catalog
+from kvctl.kv import catalog, resolve
 from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
@@ -259,6 +259,20 @@ async def inspect(api: Api, name: str) -> Overview:
     finally:
         for task in filter(None, (describing, looking)):
             task.cancel()
+
+
+async def readers_of(api: Api, name: str) -> Reads:
+    """Return who can answer reads of a bucket, also of one in another domain or account that is mirrored here.
+
+    Raises as `inspect`.
+    """
+    try:
+        return (await inspect(api, name)).reads
+    except BucketNotFound:
+        replica = await resolve.replica_of(api, name)
+        if replica is None or not replica[0].get("mirror"):
+            raise
+        return (await inspect(api, _name(replica[0]["name"]))).reads
 
 
 async def is_served_by_others(api: Api, stream: str) -> bool:

@@ -1,0 +1,84 @@
+"""Replicas on a leaf node of buckets of its hub, whose link is down in the second half.
+
+Tests before the fixture `cut` need the link, those after it run on a leaf that started without it.
+"""
+
+import json
+
+import pytest
+
+from kvctl.labs import run_lab
+from tests.cli.conftest import run_process
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with run_lab("leaf") as running:
+        made = {
+            "hub": [("bucket", "add", "ORD"), ("put", "ORD", "k", "v"), ("bucket", "add", "SUM")],
+            "leaf": [
+                ("mirror", "create", "ORD_L", "--origin", "ORD", "--origin-domain", "hub"),
+                ("aggregate", "create", "AGG_L", "--origin", "bucket=SUM,domain=hub"),
+                ("aggregate", "create", "AGG_M", "--origin", "stream=ORD_L,bucket=ORD"),
+            ],
+        }
+        for context, commands in made.items():
+            for command in commands:
+                done = run_process(*command, env={"NATS_URL": running.contexts[context].url})
+                assert done.exit_code == 0, done.err
+        yield running
+
+
+@pytest.fixture
+def leaf(lab):
+    """Runs kvctl on the leaf."""
+    return lambda *args: run_process(*args, env={"NATS_URL": lab.contexts["leaf"].url})
+
+
+@pytest.fixture(scope="module")
+def cut(lab):
+    """Restarts the leaf without the hub: its replicas have not heard of their origins since."""
+    lab.stop("hub")
+    lab.stop("leaf")
+    lab.start("leaf")
+
+
+def test_bucket_of_another_domain_is_named_as_the_origin_of_its_mirror(leaf):
+    assert leaf("get", "ORD", "k").out == "v"
+    missed = leaf("keys", "ORD", "-o", "json")
+    error = json.loads(missed.err)["error"]
+    assert (missed.exit_code, error["kind"], "confirmed" in error) == (3, "bucket-not-found", False)
+    assert error["message"] == "Bucket `ORD` does not exist here; it is the origin of mirror `ORD_L` in domain `hub`"
+    assert error["hint"] == "Use `--domain hub`, or read mirror `ORD_L`, as in `kvctl keys ORD_L`"
+    assert "it is the origin of aggregate `AGG_L` in domain `hub`" in leaf("keys", "SUM").err
+
+
+def test_bucket_that_is_deleted_in_its_domain_is_missing_as_any(lab, leaf):
+    hub = {"NATS_URL": lab.contexts["hub"].url}
+    run_process("bucket", "add", "LOST", env=hub)
+    assert leaf("mirror", "create", "COPY", "--origin", "LOST", "--origin-domain", "hub").exit_code == 0
+    run_process("bucket", "delete", "LOST", "--yes", env=hub)
+    missed = leaf("keys", "LOST")
+    assert (missed.exit_code, "`LOST` does not exist\n" in missed.err, "bucket add LOST" in missed.err) == (
+        3,
+        True,
+        True,
+    )
+    assert leaf("mirror", "delete", "COPY", "--yes").exit_code == 0
+
+
+def test_alternates_of_a_bucket_of_another_domain_are_those_of_its_mirror(leaf):
+    rows = json.loads(leaf("bucket", "alternates", "ORD", "-o", "json").out)
+    found = [(row["served_by"], row["role"], row["state"], row["here"]) for row in rows]
+    assert found == [("ORD_L", "mirror", "ok", True), ("ORD", "origin", "ok", False)]
+    assert leaf("bucket", "alternates", "SUM").exit_code == 3
+
+
+@pytest.mark.usefixtures("cut")
+def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
+    for command in (("get", "ORD", "k"), ("keys", "ORD"), ("put", "ORD", "k", "v")):
+        missed = leaf(*command, "-o", "json")
+        error = json.loads(missed.err)["error"]
+        assert (missed.exit_code, error["confirmed"]) == (3, False)
+        assert error["message"].endswith("is the origin of mirror `ORD_L` in domain `hub`, which does not answer")
+        assert error["hint"] == "Read mirror `ORD_L` instead, as in `kvctl keys ORD_L`"
