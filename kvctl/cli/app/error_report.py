@@ -67,6 +67,8 @@ def explain(error: typer.TyperException, argv: Sequence[str] = ()) -> UsageError
         return UsageError(f"Invalid value for `{_name(param)}`: {_plain(error.message)}", hint=shown)
     if ctx is not None and "--header" in argv:  # of tsv; other tools write headers of messages with it
         shown = OPTION_REMARKS.get(f"{ctx.command_path.partition(' ')[2]} --headers", shown)
+    if ctx is not None and ctx.command_path == "kvctl context add" and "://" in error.message:
+        shown = f"Give the address with `--server`. {shown}"
     return UsageError(_plain(error.format_message()), hint=shown)
 
 
@@ -277,6 +279,7 @@ OPTION_REMARKS = {
     "get --print-value-only": "`kvctl get` writes the exact bytes of a value to a pipe",
     "get --raw": "`kvctl get` writes the exact bytes of a value to a pipe",
     "mirror edit --no-mirror": _PROMOTE,
+    "stream ls -w": "`kvctl bucket ls -w` lists buckets until it is stopped, `kvctl topology status -w` their replicas",
     "put --ttl": "`kvctl create --ttl` sets the ttl of a new key, `kvctl touch --ttl` that of an existing one",
 }
 """Command and option of other tools -> a hint."""
