@@ -228,9 +228,21 @@ async def _streams(api: Api) -> list[Finding]:
         return [Finding(ERROR, "unseen", ACCOUNT, f"Could not list the streams: {error.message}", error.hint or "")]
     place = inventory.places[""]
     found = [*content.of_buckets(place.infos, *_servers(api)), *_offline(place)]
+    found += _shadowed(place)
     found += [*content.of_tables(place.infos, place.unreachable), *await content.of_repositories(api, place.infos)]
     found += [*await of_import(api, place.infos), *await content.of_unlisted(api, place.infos)]
     return [*found, *await of_replicas(inventory)]
+
+
+def _shadowed(place: Place) -> Iterator[Finding]:
+    """Yield buckets whose reads a mirror of a bucket elsewhere also answers."""
+    configs = {stream: info["config"] for stream, info in place.known.items()}
+    for config in configs.values():
+        bucket = configs.get((config.get("mirror") or {}).get("name", ""))
+        for hazard in hazards.shadowed(config, bucket, place.domain):
+            name = name_of(config["mirror"])
+            fix = f"Copy it with `kvctl bucket copy {name} NEWNAME --data history`, then `kvctl bucket delete {name}`"
+            yield Finding(ERROR, hazard.name, name, hazard.evidence, fix)
 
 
 def _offline(place: Place) -> list[Finding]:

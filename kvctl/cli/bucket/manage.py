@@ -63,7 +63,7 @@ def edit_hazards() -> tuple[str, ...]:
     ],
     see=["bucket edit", "bucket show"],
     prints=(records.BUCKET_CHANGE, records.ANY),
-    forces=lambda: (hazards.CYCLE,),
+    forces=lambda: (hazards.CYCLE, hazards.SHADOWED_ORIGIN),
 )
 async def add(
     session: Session,
@@ -85,21 +85,24 @@ async def add(
     succeed by accident. --first-revision with a number above the earlier ones prevents that.
 
     A mirror of an earlier bucket with this name would answer reads of the new bucket with its old values. Such mirrors
-    are reported.
+    are reported. A mirror of a bucket with this name in another domain or account would answer them with that bucket's
+    keys: this is refused without --force shadowed-origin.
     """
     wanted = kvctl.BucketConfig(name, **settings).to_stream()
     api = (await session.client()).api
+    needed, warnings = await overview.namesakes(api, wanted)
     if wanted.get("republish") and await catalog.existing(api, wanted) is None:
-        hazards.refuse(await origin_lookup.cycles(api, wanted, ()), force, f"`{name}` was not created")
+        needed += await origin_lookup.cycles(api, wanted, ())
         for text in await origin_lookup.republishing(api, wanted):
             session.warn(text)
     if dry_run:
         if await catalog.existing(api, wanted) is None:
-            flows.show_config(session, f"bucket `{name}`", wanted)
+            flows.show_config(session, f"bucket `{name}`", wanted, needed)
             return
         made = None
     else:
-        made = await _create(session, api, wanted)
+        hazards.refuse(needed, force, f"`{name}` was not created")
+        made = await _create(session, api, wanted, warnings)
     created = made is not None and made.created
     flows.show_creation(session, f"bucket `{name}`", {"name": name, "stream": wanted["name"]}, created=created)
 
@@ -332,16 +335,16 @@ async def delete(
     flows.show_result(session, {**result, "changed": True}, f"Deleted {_named(status, bucket)}")
 
 
-async def _create(session: Session, api: "jetstream_api.Api", wanted: dict[str, Any]) -> "catalog.Creation":
+async def _create(
+    session: Session, api: "jetstream_api.Api", wanted: dict[str, Any], warnings: Sequence[str]
+) -> "catalog.Creation":
     """Create the bucket, and report mirrors and aggregates that may still hold the data of an earlier one."""
     mirrored = await overview.is_served_by_others(api, wanted["name"])
-    aggregates = await overview.aggregates_with_keys_of(api, wanted["name"])
     made = await catalog.create_like(api, wanted)
     if mirrored and made.created:
         await data.warn_of_stale(session, api, wanted["name"])
-    for name in aggregates if made.created else ():
-        check = f"`kvctl topology audit {name}`"
-        session.warn(f"Aggregate `{name}` may still hold keys of the previous bucket: compare them with {check}")
+    for text in warnings if made.created else ():
+        session.warn(text)
     return made
 
 

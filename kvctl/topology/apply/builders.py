@@ -63,7 +63,11 @@ async def plan_mirror(api: Api, mirror: Mirror, force: Collection[str] = ()) -> 
     if seen[0].exists is False:
         wanted["mirror_direct"] = False  # servers turn it on when the origin allows it
     info = await _existing_mirror(api, wanted)
-    return await _planned(api, wanted, seen, info)
+    plan = await _planned(api, wanted, seen, info)
+    namesake = await streams.find(api, wanted["mirror"]["name"]) if Source.parse(wanted["mirror"]).is_external else None
+    return plan._replace(
+        hazards=[*plan.hazards, *hazards.shadowed(wanted, namesake["config"] if namesake else None, None)]
+    )
 
 
 async def plan_aggregate(api: Api, aggregate: Aggregate, force: Collection[str] = ()) -> ReplicaPlan:

@@ -89,6 +89,7 @@ LAST_ORIGIN = "last-origin"
 UNCONNECTED = "unconnected"
 CYCLE = "cycle"
 RECREATED_ORIGIN = "recreated-origin"
+SHADOWED_ORIGIN = "shadowed-origin"
 
 _OF_REPLICAS = (
     SHORTER_HISTORY,
@@ -101,7 +102,7 @@ _OF_REPLICAS = (
     CYCLE,
     FOREIGN_KIND,
 )
-OF_MIRRORS = (FILTERED_MIRROR, ORIGIN_NOT_DIRECT, *_OF_REPLICAS)
+OF_MIRRORS = (FILTERED_MIRROR, ORIGIN_NOT_DIRECT, SHADOWED_ORIGIN, *_OF_REPLICAS)
 OF_AGGREGATES = (KEY_COLLISION, *_OF_REPLICAS)
 """Hazards that can block the creation of a replica, and that can be overridden."""
 OF_EDITS = (SHORTER_HISTORY, LONGER_HISTORY, SHORTER_TTL, TTL_NOT_INHERITED, SMALLER_LIMITS, UNREACHABLE_STREAM)
@@ -163,6 +164,22 @@ def of_aggregate(config: StreamConfig, origins: Sequence[StreamConfig | None]) -
 def of_replica(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[Hazard]:
     """Return the hazards of a mirror or an aggregate."""
     return of_mirror(config, origins[0]) if config.get("mirror") else of_aggregate(config, origins)
+
+
+def shadowed(mirror: StreamConfig, bucket: StreamConfig | None, domain: str | None) -> list[Hazard]:
+    """Return the hazard of a mirror that also answers reads of a bucket here, which has the name of its origin.
+
+    `domain` is that of both; the origin is in another one, or in another account.
+    """
+    source = Source.parse(mirror.get("mirror") or {})
+    if bucket is None or bucket.get("mirror") or not (mirror.get("mirror_direct") and source.is_external):
+        return []
+    if source.name != bucket["name"] or (domain and source.domain == domain):
+        return []
+    of = name_of(bucket)
+    text = f"Mirror `{name_of(mirror)}` of `{of}` {source.where} also answers reads of `{of}` here"
+    remedy = "Give the bucket another name, or replicate into an aggregate, which answers no reads of its origin"
+    return [Hazard(SHADOWED_ORIGIN, f"{text}: each finds the keys of one or the other", remedy)]
 
 
 def possible(config: StreamConfig, origins: Sequence[StreamConfig | None]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from kvctl.errors import BucketNotFound, JetStreamDisabled, KvctlError, NoResponders, RequestTimeout
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import Api
-from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
+from kvctl.jetstream.stream_info import Source, StreamConfig, StreamInfo, sources_of
 from kvctl.kv import catalog, resolve
 from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
-from kvctl.topology.hazards.hazards import Hazard, unserved
+from kvctl.topology.hazards.hazards import Hazard, shadowed, unserved
 from kvctl.topology.health.arrival import reported
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
@@ -283,19 +283,28 @@ async def is_served_by_others(api: Api, stream: str) -> bool:
     return False
 
 
-async def aggregates_with_keys_of(api: Api, stream: str) -> list[str]:
-    """Return the aggregates that replicated from a stream of this name, which may have been deleted."""
-    if await streams.find(api, stream) is not None:
-        return []
-    with suppress(KvctlError):
-        place = await view("", api)
-        return [
-            place.node(name).name
-            for name, info in place.infos.items()
-            for source in info["config"].get("sources") or ()
-            if Source.parse(source).reads_locally(stream) and info["state"]["messages"] and reported(info, source) != 0
-        ]
-    return []
+async def namesakes(api: Api, wanted: StreamConfig) -> tuple[list[Hazard], list[str]]:
+    """Return hazards and warnings for a new bucket: of replicas of an earlier one of this name, or of one elsewhere."""
+    found: list[Hazard] = []
+    warnings: list[str] = []
+    if await streams.find(api, wanted["name"]) is None:
+        with suppress(KvctlError):
+            place = await view("", api)
+            for stream, info in place.known.items():
+                found += shadowed(info["config"], wanted, place.domain)
+                warnings += dict.fromkeys(_of_namesakes(place.node(stream).name, info, wanted["name"]))
+    return found, warnings
+
+
+def _of_namesakes(name: str, info: StreamInfo, stream: str) -> Iterator[str]:
+    """Yield warnings about an aggregate of streams of this name: an earlier one here, or one elsewhere."""
+    for config in info["config"].get("sources") or ():
+        source = Source.parse(config)
+        if source.name == stream and source.is_external:
+            yield f"Aggregate `{name}` replicates `{_name(stream)}` {source.where}, not this bucket"
+        elif source.name == stream and info["state"]["messages"] and reported(info, config) != 0:
+            check = f"`kvctl topology audit {name}`"
+            yield f"Aggregate `{name}` may still hold keys of the previous bucket: compare them with {check}"
 
 
 async def _from_inside(api: Api, status: BucketStatus, place: Place | None) -> Overview:

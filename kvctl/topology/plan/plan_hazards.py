@@ -69,6 +69,7 @@ def found(changes: Sequence[ResourceChange], desired: DesiredState, inventory: I
             result.add(change.name, of_foreign(change.live["config"]))
         if change.action is not Action.DELETE and change.kind is not Kind.BUCKET:
             _replica(change, inventory, result)
+    _shadowed(changes, desired, inventory, result)
     _readers(changes, desired, inventory, result)
     _cycles(changes, desired, inventory, result)
     return result
@@ -90,6 +91,22 @@ def _replica(change: ResourceChange, inventory: Inventory, result: PlanHazards) 
     if change.kind is Kind.AGGREGATE:
         result.warn(hazards.outliving(change.config, change.origin_configs))
         result.warn(_overwritten(change))
+
+
+def _shadowed(
+    changes: Sequence[ResourceChange], desired: DesiredState, inventory: Inventory, result: PlanHazards
+) -> None:
+    """Add the hazards of new buckets and mirrors of which one answers reads of the other."""
+    for change in changes:
+        if change.action is Action.CREATE and change.kind is not Kind.AGGREGATE:
+            place = inventory.places[change.place]
+            configs = {name: info["config"] for name, info in place.known.items()}
+            configs |= {item.stream: item.config for item in desired.all() if item.place == change.place}
+            mirrors, bucket = [*configs.values()], configs.get(change.stream)
+            if change.kind is Kind.MIRROR:
+                mirrors, bucket = [change.config], configs.get(change.config["mirror"]["name"])
+            for mirror in mirrors:
+                result.add(change.name, hazards.shadowed(mirror, bucket, place.domain))
 
 
 def _overwritten(change: ResourceChange) -> Iterator[str]:

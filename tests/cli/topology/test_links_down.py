@@ -74,6 +74,34 @@ def test_alternates_of_a_bucket_of_another_domain_are_those_of_its_mirror(leaf):
     assert leaf("bucket", "alternates", "SUM").exit_code == 3
 
 
+def test_bucket_with_the_name_of_a_mirror_s_origin_elsewhere_is_a_hazard(leaf, tmp_path):
+    evidence = "Mirror `ORD_L` of `ORD` in domain `hub` also answers reads of `ORD` here"
+    refused = leaf("bucket", "add", "ORD")
+    assert (refused.exit_code, evidence in refused.err, "--force shadowed-origin" in refused.err) == (1, True, True)
+    assert evidence in leaf("bucket", "add", "ORD", "--dry-run").err
+    file = tmp_path / "topology.yaml"
+    file.write_text("version: 1\nname: t\nbuckets: {ORD: {}}\n")
+    planned = leaf("topology", "plan", "-f", str(file))
+    assert (planned.exit_code, evidence in planned.out + planned.err) == (1, True)
+    assert leaf("bucket", "add", "ORD", "--force", "shadowed-origin").exit_code == 0
+    found = json.loads(leaf("doctor", "-o", "json").out)
+    assert [(row["severity"], row["subject"]) for row in found if row["check"] == "shadowed-origin"] == [
+        ("error", "ORD")
+    ]
+    second = ("mirror", "create", "ORD_2", "--origin", "ORD", "--origin-domain", "hub")
+    assert "`ORD_2` of `ORD` in domain `hub` also answers" in leaf(*second).err
+    file.write_text("version: 1\nname: t\nmirrors: {ORD_2: {origin: ORD, origin_domain: hub}}\n")
+    planned = leaf("topology", "plan", "-f", str(file))
+    assert (planned.exit_code, "`ORD_2` of `ORD` in domain `hub` also answers" in planned.out + planned.err) == (
+        1,
+        True,
+    )
+    assert leaf("bucket", "delete", "ORD", "--yes").exit_code == 0
+    named = leaf("bucket", "add", "SUM")
+    assert (named.exit_code, "`AGG_L` replicates `SUM` in domain `hub`, not this bucket" in named.err) == (0, True)
+    assert leaf("bucket", "delete", "SUM", "--yes").exit_code == 0
+
+
 @pytest.mark.usefixtures("cut")
 def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
     for command in (("get", "ORD", "k"), ("keys", "ORD"), ("put", "ORD", "k", "v")):
