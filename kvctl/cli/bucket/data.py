@@ -25,7 +25,7 @@ from kvctl.render.view import Column, View, document
 from kvctl.topology.apply import edit
 from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.hazards import hazards
-from kvctl.topology.health import inspection
+from kvctl.topology.health import arrival, inspection
 from kvctl.topology.survey import graph, inventory
 from kvctl.units import format_time
 
@@ -124,12 +124,19 @@ async def diff(
     """Compare the keys and values of two buckets.
 
     `missing` marks keys that exist only in BUCKET, `extra` keys that exist only in OTHER, and `differs` keys with
-    different values. Deleted keys count as absent. Revisions and history are not compared.
+    different values. Deleted keys count as absent. Revisions and history are not compared. A warning names a replica
+    that lacks entries of its origins after five seconds.
     """
     names.check_bucket(bucket), names.check_bucket(other)
     client = await session.client()
     there = await _client_of(session, to_context)
-    found = await copy_bucket.compare(client.bucket(bucket), there.bucket(other))
+    sides = client.bucket(bucket), there.bucket(other)
+    for side in sides:
+        binding = await side.locate()
+        late, doubts = await arrival.behind(binding.api, binding.info) if binding.info else ([], [])
+        for text in (*(hazard.evidence for hazard in late), *doubts):
+            session.warn(text)
+    found = await copy_bucket.compare(*sides)
     rows = [row_of(KEY_DIFFERENCE, item, difference=str(item.difference)) for item in found]
     colour = Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow"))
     shown = columns("key difference revision other_revision", difference=colour, other_revision=_IN_OTHER)

@@ -85,7 +85,8 @@ async def audit(
     do not change that. Older revisions of a key's history are not compared.
 
     The exit code is 4 if a replica differs. It is 5 if no difference was found but something could not be read. A
-    stream that does not answer counts as unread, because it may be a replica.
+    stream that does not answer counts as unread, because it may be a replica. So does an origin that is a replica and
+    lacks entries of its own origins.
 
     --repair recreates mirrors while a temporary copy serves their reads. In aggregates, it copies missing and wrong
     keys again from their origins and removes extra keys. Then it audits again.
@@ -266,7 +267,7 @@ def _warnings(outcome: "verdict.AuditOutcome") -> list[str]:
     if outcome.error is not None:
         hint = f". {outcome.error.hint}" if outcome.error.hint else ""
         found.append(f"{pair} was not audited: {outcome.error.message}{hint}")
-    found += [text for text in (outcome.evidence, outcome.hidden) if text]
+    found += [text for text in (outcome.evidence, outcome.hidden, outcome.doubt) if text]
     if outcome.collisions:
         keys = f"{counted(outcome.collisions, 'key')} {'is' if outcome.collisions == 1 else 'are'}"
         found.append(f"{pair}: {keys} also written by others (key-collision); the last write wins")
@@ -317,5 +318,4 @@ def exit_code(work: Work) -> int:
     missing = any(not left.exists for left in work.left)
     if missing or any(outcome.consistent is False for outcome in work.outcomes):
         return DRIFT
-    errors = [outcome.error for outcome in work.outcomes if outcome.error is not None]
-    return UNREADABLE if errors or work.unseen else 0
+    return UNREADABLE if work.unseen or any(outcome.consistent is None for outcome in work.outcomes) else 0

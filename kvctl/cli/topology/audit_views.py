@@ -107,6 +107,7 @@ def audit_markdown(outcomes: "Sequence[verdict.AuditOutcome]", unseen: Sequence[
         for outcome in outcomes
         if outcome.error is not None
     ]
+    errors += [f"- {markdown.prose(outcome.doubt)}\n" for outcome in outcomes if outcome.doubt]
     errors += [f"- {markdown.prose(f'`{stream}` does not answer, and may be a replica')}\n" for stream in unseen]
     drift = sum(outcome.consistent is False for outcome in outcomes)
     unread = sum(outcome.consistent is None for outcome in outcomes) + len(unseen)
@@ -133,7 +134,7 @@ def outcome_row(outcome: "verdict.AuditOutcome") -> dict[str, Any]:
         origin_at=outcome.where,
         context=outcome.place or None,
         causes=sorted(outcome.causes),
-        error=outcome.error.message if outcome.error else None,
+        error=outcome.error.message if outcome.error else outcome.doubt or None,
         samples=[difference_row(item) for item in outcome.sorted_samples()],
         state=str(outcome.state) if outcome.state else None,
     )

@@ -25,6 +25,8 @@ from kvctl.errors import (
 from kvctl.jetstream import streams
 from kvctl.jetstream.api import OFFLINE_HINT
 from kvctl.jetstream.stream_info import Source, StreamInfo
+from kvctl.kv import resolve
+from kvctl.kv.read import listing
 from kvctl.kv.stream_kind import Kind
 from kvctl.topology.audit.confirmation import Feed, Recheck
 from kvctl.topology.audit.side import AuditReader
@@ -198,6 +200,7 @@ class _ReplicaAudit:
                 continue
             await self._settle(compared, self.patience.total_seconds() if caught_up else _STALLED_PATIENCE_S)
             await self._check_lineage()
+            await asyncio.gather(*map(self._check_origin, self.feeds))
             return
 
     async def _catch_up(self) -> bool:
@@ -328,6 +331,17 @@ class _ReplicaAudit:
             outcome.evidence = f"`{outcome.replica}` holds revisions that are other entries in `{outcome.origin}`"
         if outcome.evidence:
             outcome.causes.add(RECREATED_ORIGIN)
+
+    async def _check_origin(self, feed: Feed) -> None:
+        """Doubt an origin that lacks entries of its own origins, or has keys that servers leave out of aggregates."""
+        if not feed.outcome.consistent:
+            return
+        late, unread = await arrival.behind(feed.side.api, feed.info)
+        doubts = [*(hazard.evidence for hazard in late), *unread]
+        name = name_of(feed.info["config"])
+        if not self.mirror and await listing.leaves_out(await resolve.bind(feed.side.api, name, feed.info)):
+            doubts.append(f"`{name}` has keys with the byte 0x7f, which do not reach aggregates")
+        feed.outcome.doubt = "; ".join(doubts)
 
     async def _contradicts(self, feed: Feed) -> bool:
         """Return whether the origin holds another entry at a revision of the mirror's."""

@@ -264,14 +264,16 @@ class AuditOutcome:
     samples: list[AuditDifference] = field(default_factory=list)
     error: KvctlError | None = None
     """Reason why the pair could not be audited."""
+    doubt: str = ""
+    """Reason why a replica with the contents of its origin may lack entries all the same."""
     offline: bool = False
     """True if the servers of the replica do not answer."""
 
     @property
     def state(self) -> Health | None:
-        """State of a pair that could not be audited, in the words of `topology status`; None: it was audited."""
+        """State of a pair that could not be audited or confirmed, in the words of `topology status`; None: it was."""
         if self.error is None:
-            return None
+            return Health.UNCONFIRMED if self.doubt else None
         if self.offline:
             return Health.OFFLINE
         if isinstance(self.error, NotFoundError):
@@ -287,7 +289,7 @@ class AuditOutcome:
     @property
     def consistent(self) -> bool | None:
         """True if the replica has the contents of its origin; None if unknown."""
-        if self.error is not None:
+        if self.error is not None or self.doubt:
             return None
         return not self.drifts and not self.hidden
 

@@ -102,6 +102,12 @@ def test_bucket_with_the_name_of_a_mirror_s_origin_elsewhere_is_a_hazard(leaf, t
     assert leaf("bucket", "delete", "SUM", "--yes").exit_code == 0
 
 
+def test_replica_of_a_mirror_is_consistent_while_the_mirror_is(leaf):
+    audited = leaf("topology", "audit", "AGG_M")
+    assert (audited.exit_code, "all consistent" in audited.out, audited.err) == (0, True, "")
+    assert leaf("bucket", "diff", "AGG_M", "ORD_L").err == ""
+
+
 @pytest.mark.usefixtures("cut")
 def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
     for command in (("get", "ORD", "k"), ("keys", "ORD"), ("put", "ORD", "k", "v")):
@@ -110,3 +116,21 @@ def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
         assert (missed.exit_code, error["confirmed"]) == (3, False)
         assert error["message"].endswith("is the origin of mirror `ORD_L` in domain `hub`, which does not answer")
         assert error["hint"] == "Read mirror `ORD_L` instead, as in `kvctl keys ORD_L`"
+
+
+@pytest.mark.usefixtures("cut")
+def test_replica_of_a_mirror_that_is_cut_off_is_not_confirmed(leaf):
+    doubt = "`ORD_L` may lack entries of its origin `ORD`, which could not be read"
+    audited = leaf("topology", "audit", "AGG_M", "-o", "json")
+    (row,) = json.loads(audited.out)
+    assert (audited.exit_code, row["consistent"], row["state"], row["keys"], row["error"]) == (
+        5,
+        None,
+        "unconfirmed",
+        1,
+        doubt,
+    )
+    assert f"warning: {doubt}\n" in leaf("topology", "audit", "AGG_M").err
+    assert "may lack entries of its origin" in leaf("topology", "audit", "AGG_M", "--format", "markdown").out
+    compared = leaf("bucket", "diff", "AGG_M", "ORD_L")
+    assert (compared.exit_code, compared.out, doubt in compared.err) == (0, "", True)

@@ -15,6 +15,7 @@ from kvctl.errors import BucketNotFound
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
 from kvctl.topology.audit import repair
 from kvctl.topology.audit.audit import audit
+from kvctl.topology.health import arrival
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
 from kvctl.topology.survey import graph
 from kvctl.topology.survey.inventory import survey
@@ -130,6 +131,32 @@ async def test_non_conforming_keys_are_compared(client, raw, unique):
     assert said(merged) == [("missing", "more.>", None), ("missing", "star.*", None)]
     raw.put(aggregate, "b\udcff", b"wrong")
     assert said(await one(client, aggregate))[-1] == ("differing", "b\udcff", "local-write")
+
+
+async def test_replica_of_a_replica_that_lacks_entries_is_not_confirmed(client, raw, replicas, unique, monkeypatch):
+    monkeypatch.setattr(arrival, "BRIEFLY", timedelta(seconds=0.5))
+    origin, mirror, aggregate = unique("O"), unique("M"), unique("A")
+    raw.create_bucket(origin, {"a": b"v", "b": b"v"})
+    replicas.mirror(mirror, origin, max_msgs=2, max_msgs_per_subject=5)
+    rules = [{"src": f"$KV.{origin}.>", "dest": f"$KV.{aggregate}.>"}]
+    replicas.aggregate(aggregate, {"name": mirror, "subject_transforms": rules})
+    until(lambda: replicas.info(f"KV_{aggregate}")["state"]["messages"] == 2)
+    assert (await one(client, aggregate)).consistent
+    raw.put(origin, "c", b"v")
+    outcome = await one(client, aggregate)
+    assert (outcome.consistent, outcome.state, outcome.keys, outcome.differences) == (None, "unconfirmed", 2, 0)
+    assert outcome.doubt.startswith(f"`{mirror}` has not received all entries of `{origin}`: at revision 2 of 3")
+
+
+async def test_keys_that_servers_leave_out_of_aggregates_are_named(client, raw, unique):
+    origin, aggregate, mirror = unique("O"), unique("A"), unique("M")
+    raw.create_bucket(origin, {"a": b"v", "a\x7fb": b"v"}, max_msgs_per_subject=5)
+    await create_aggregate(client, Aggregate(aggregate, (Origin(origin),)))
+    await create_mirror(client, Mirror(mirror, Origin(origin)))
+    outcome = await one(client, aggregate)
+    assert (outcome.consistent, outcome.keys) == (None, 1)
+    assert outcome.doubt == f"`{origin}` has keys with the byte 0x7f, which do not reach aggregates"
+    assert (await one(client, mirror)).consistent
 
 
 async def test_audit_on_a_cluster_with_stream_replicas(cluster, unique):
