@@ -111,10 +111,10 @@ PARTICIPLE = re.compile(
 """A class says what was found, not that something was."""
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
-    "topology doctor labs": (12_220, 53),
+    "topology doctor labs": (12_236, 53),
     "versions tables": (8_717, 47),
     "pipeline": (8_430, 46),
-    "cli render documents deferred phrases suggest units topics __main__": (21_370, 111),
+    "cli render documents deferred phrases suggest units topics __main__": (21_378, 111),
     "core": (19_673, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
