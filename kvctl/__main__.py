@@ -2,8 +2,6 @@
 
 import gc
 
-from kvctl import deferred
-
 GARBAGE = 50_000
 """New objects after which the garbage collector runs: Python's 700 cost bulk reads up to a sixth of their time."""
 
@@ -12,6 +10,8 @@ def main() -> int:
     """Run the command line; Ctrl-C is quiet from the first import on."""
     gc.set_threshold(GARBAGE)
     try:
+        from kvctl import deferred
+
         deferred.defer_modules()
         from kvctl.cli.app import main as command_line  # after what is to be deferred
 

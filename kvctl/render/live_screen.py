@@ -65,7 +65,8 @@ class LiveScreen:
     async def key(self, seconds: float) -> str:
         """Wait for a key: its character, `up`, `down`, `enter`, `escape` or `backspace`; empty if none came in time."""
         with suppress(TimeoutError):
-            return await asyncio.wait_for(self._keys.get(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` of Python 3.11 may swallow a cancellation
+                return await self._keys.get()
         return ""
 
     def __enter__(self) -> Self:

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Annotated, Any
@@ -26,6 +29,7 @@ THINGS = [
     Column("created", "AGE", text=age_text),
     Column("description", flex=True),
 ]
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HOSTILE = "a\x1b[31mb\u202ec\udcff\td\\e\nf"
 
 
@@ -141,8 +145,14 @@ async def large(session: Session) -> None:
 
 
 @command("thing work", examples=["kvctl thing work"])
-async def work(session: Session, fail: str = "", seconds: float = 0.9, tell: bool = False) -> None:
-    """Work for a while, say when it is cleaned up."""
+async def work(session: Session, fail: str = "", seconds: float = 0.9, tell: bool = False, aside: bool = False) -> None:
+    """Work for a while, say when it is cleaned up.
+
+    With --aside, signals reach another thread, which does not interrupt the wait of the main one.
+    """
+    if aside:
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     if not seconds:
         progress_module.DELAY = 600.0  # nothing is shown of what takes no time, however slow the machine is
     try:

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
@@ -20,7 +20,7 @@ from kvctl.errors import UsageError
 from kvctl.phrases import quoted
 from kvctl.render.terminal import is_terminal
 
-Call = Callable[[Session], Awaitable[int | None] | int | None]
+Call = Callable[[Session], Coroutine[Any, Any, int | None] | int | None]
 """Command bound to its arguments, which takes a session and may return an exit code."""
 
 ALIASES = [names.split() for names in ("add create new init", "rm del delete", "info view show status", "list ls")]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -170,7 +170,7 @@ def _run(tree: Group, argv: list[str], shared: SharedValues) -> int:
 
 def _called(call: Call, session: Session) -> int:
     result = call(session)
-    if isinstance(result, Awaitable):
+    if isinstance(result, Coroutine):
         result = run_until_signal(session, result)
     return result or 0
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from threading import Thread
@@ -318,15 +318,15 @@ async def _closing(source: AsyncIterable[T]) -> AsyncIterator[AsyncIterable[T]]:
 # -- signals -----------------------------------------------------------------------------------------------
 
 
-def run_until_signal(session: Session, work: Awaitable[int | None]) -> int | None:
+def run_until_signal(session: Session, work: Coroutine[Any, Any, int | None]) -> int | None:
     """Run the command, close its session and return the result.
 
     SIGINT, SIGTERM and SIGHUP cancel the command so that it can clean up; a second signal ends it immediately. So does
     a computation that keeps the loop from running.
     """
+    interrupts = _Interrupts(session.terminal)
     with asyncio.Runner() as runner:
         _keep_quiet(runner.get_loop(), session.terminal)
-        interrupts = _Interrupts(runner.get_loop(), session.terminal)
         try:
             return runner.run(interrupts.guard(session, work))
         except asyncio.CancelledError:
@@ -349,8 +349,9 @@ BUSY_S = 0.25
 
 
 class _Interrupts:
-    def __init__(self, loop: "asyncio.AbstractEventLoop", terminal: Terminal) -> None:
-        self._loop = loop
+    """Handlers of signals; one that comes before the command begins keeps it from beginning."""
+
+    def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._task: asyncio.Task[int | None] | None = None
         self._turned = True
@@ -359,10 +360,14 @@ class _Interrupts:
         heeded = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._handle) for number in heeded}
 
-    async def guard(self, session: Session, work: Awaitable[int | None]) -> int | None:
+    async def guard(self, session: Session, work: Coroutine[Any, Any, int | None]) -> int | None:
+        self._loop = asyncio.get_running_loop()
+        # From now on asyncio lets every signal wake the loop, also one that comes just before it waits, or in a thread.
+        self._loop.add_signal_handler(signal.SIGPROF, lambda: None)
         self._task = asyncio.current_task()
         try:
             if self._terminal.interruption is not None:
+                work.close()
                 raise self._terminal.interruption
             return await work
         finally:
@@ -377,8 +382,9 @@ class _Interrupts:
         if self._terminal.interruption is not None or self._terminal.blocked:
             raise Interruption(number)
         self._terminal.interruption = Interruption(number)
-        if self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._task is None:
+            return
+        self._loop.call_soon_threadsafe(self._task.cancel)
         self._before.setdefault(signal.SIGPROF, signal.signal(signal.SIGPROF, self._insist))
         signal.setitimer(signal.ITIMER_PROF, BUSY_S, BUSY_S)
 

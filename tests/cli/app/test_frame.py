@@ -355,8 +355,10 @@ class TestErrors:
 
 class TestSignals:
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-    def test_end_a_command_after_it_has_cleaned_up(self, begin, number, code):
-        process = begin("thing", "work", "--seconds", "600", "--tell")
+    @pytest.mark.parametrize("how", [(), ("--aside",)], ids=["", "aside"])
+    def test_end_a_command_after_it_has_cleaned_up(self, begin, how, number, code):
+        """Also if no wait is interrupted: a signal reaches another thread, or comes just before the wait."""
+        process = begin("thing", "work", "--seconds", "600", "--tell", *how)
         assert process.stdout.readline() == b"working\n"
         process.send_signal(number)
         assert process.wait(60) == code
