@@ -31,6 +31,7 @@ _SMALL = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": QUICK,
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{READY:.0f}s",  # what `check` waits for executors
 }
 SMALL = tuple(word for name, value in _SMALL.items() for word in ("--conf", f"{name}={value}"))
 """Options for a job on the small cluster: an executor on each worker."""

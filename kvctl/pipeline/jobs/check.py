@@ -7,7 +7,7 @@ import platform
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ TASKS = 8
 """Number of tasks of a session that does not tell its cores."""
 TASK_S = 0.3
 """Seconds of a task, so that no worker runs those of another one, too."""
+ALL_EXECUTORS = {"spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,6 +61,8 @@ def check(engine: Engine, place: TablePlace | None = None) -> SparkCheck:
     Raises KvctlError if kvctl is missing or has another version, or if this machine does not see the files.
     """
     engine.doing = "asking the workers"
+    if engine.target.master:  # waits for all executors, 30 s by default
+        engine.target = replace(engine.target, conf={**ALL_EXECUTORS, **engine.target.conf})
     with engine.explaining():
         engine.spark.dataSource.register(CheckSource)
         count = TASKS if engine.target.remote else 2 * engine.context.defaultParallelism
