@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,6 +50,13 @@ def replace(path: Path, data: bytes, *, mode: int = PRIVATE, beside: Path | None
     """Replace the content of a file atomically. Raises OSError."""
     with replacing(path, mode=mode, beside=beside) as file:
         file.write(data)
+
+
+def open_regular(path: Path, *, buffering: int = -1) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for a pipe, on which it would wait, and for a link."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "It is not a regular file")
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=buffering)
 
 
 def flush_folder(folder: Path) -> None:

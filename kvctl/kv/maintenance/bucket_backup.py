@@ -8,19 +8,18 @@ and without settings that add or remove messages. It gets its real configuration
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from kvctl.atomic_file import open_regular
 from kvctl.documents import checksum
 from kvctl.documents.checksum import Checksum
 from kvctl.documents.record import check_types
@@ -98,7 +97,7 @@ class BackupManifest:
 def hashed(path: Path) -> File:
     """Return the file with its size and hash."""
     found = Checksum()
-    with _regular(path) as file:
+    with open_regular(path) as file:
         for _ in found.read(file):
             pass
     return File(path.name, found.size, found.sha256)
@@ -186,7 +185,7 @@ def refuse_elsewhere(manifest: BackupManifest, saved: SavedStream, force: Sequen
 def _document(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file of a backup. Raises UsageError, ConflictError."""
     try:
-        with _regular(path) as file:
+        with open_regular(path) as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise _damaged(path.parent, f"`{path.name}` is larger than {_LARGEST >> 20} MiB")
@@ -199,13 +198,6 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _damaged(path.parent, f"`{path.name}` is not a JSON object")
     return document
-
-
-def _regular(path: Path) -> BinaryIO:
-    """Open a file of a backup. Raises OSError, also for a pipe, on which it would wait, and for a link."""
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(errno.EINVAL, "It is not a regular file")
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
 
 def _parse(document: dict[str, Any], directory: Path) -> BackupManifest:
@@ -468,7 +460,7 @@ async def _begin(api: Api, restoring: RestoreSession, stream: str) -> None:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with _regular(path) as file:
+    with open_regular(path) as file:
         while block := file.read(CHUNK):
             yield block
 

@@ -70,9 +70,9 @@ class KvTable:
             raise damaged(str(place), f"its `{LOG}` is a link")
         with explained(place):
             _require_files(place)
-            if not DeltaTable.is_deltatable(place.uri, place.delta_options()):
+            if not DeltaTable.is_deltatable(place.uri, dict(place.options)):
                 return None
-            return cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
+            return cls(place, DeltaTable(place.uri, storage_options=dict(place.options)))
 
     @classmethod
     def create(
@@ -97,10 +97,10 @@ class KvTable:
                 [_action(part) for part in parts],
                 mode=mode,  # type: ignore[arg-type]
                 description=encode(origin),
-                storage_options=place.delta_options(),
+                storage_options=dict(place.options),
                 commit_properties=_numbers(offset, None, sum(part.rows for part in parts)),
             )
-            table = cls(place, DeltaTable(place.uri, storage_options=place.delta_options()))
+            table = cls(place, DeltaTable(place.uri, storage_options=dict(place.options)))
         table.flush()
         return table
 

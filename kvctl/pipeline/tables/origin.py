@@ -97,8 +97,6 @@ def decode(text: str | bytes, place: str) -> tuple[TableOrigin, tuple[Part, ...]
     expected = document.pop("checksum", None)
     if expected != checksum.of_document(document):
         raise damaged(place, "its origin has been changed")
-    if "incarnation" in document:  # its name in early tables
-        document["instance"] = document["incarnation"]
     try:
         known = {field.name: document[field.name] for field in fields(TableOrigin) if field.name in document}
         known |= {name: tuple(known.get(name, ())) for name in ("filters", "columns")}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from kvctl.atomic_file import flush_folder
+from kvctl.atomic_file import flush_folder, open_regular
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.tables.origin import damaged
@@ -25,7 +25,7 @@ SCHEMES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 _COLOUR = re.compile("\x1b\\[[0-9;]*m|↳")
 """Parts of messages of delta-rs that are for a terminal."""
 _COPY_BYTES = 1 << 20
-_OF_CONTENT = (None, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
+_OF_CONTENT = (None, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
 """Errors, besides missing files, that a table's content causes; pyarrow's own have no number."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
@@ -102,9 +102,7 @@ class TablePlace:
     def opened(self, name: str) -> Iterator[Any]:
         """Open a file for reading. Raises OSError, also for a link."""
         if self.path is not None:
-            with os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise FileNotFoundError(name)
+            with open_regular(self.path / name, buffering=0) as file:
                 yield file
         else:
             with self._fs.open_input_file(self._inside(name)) as stream:
@@ -159,10 +157,6 @@ class TablePlace:
         from pyarrow import fs
 
         return fs.SubTreeFileSystem(self._base or self.uri, fs.LocalFileSystem() if self.path else self._fs)
-
-    def delta_options(self) -> dict[str, str]:
-        """Return the options for delta-rs, which reads the environment itself."""
-        return dict(self.options)
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:

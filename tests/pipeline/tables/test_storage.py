@@ -37,9 +37,9 @@ def test_invalid_place_is_refused(text):
 def test_options_do_not_show(tmp_path):
     (tmp_path / "key").write_text("hidden\n")
     place = TablePlace.parse("s3://lake/x", [f"AWS_SECRET_ACCESS_KEY=@{tmp_path}/key", "aws_region=eu"])
-    assert place.delta_options() == {"aws_secret_access_key": "hidden", "aws_region": "eu"}
+    assert place.options == {"aws_secret_access_key": "hidden", "aws_region": "eu"}
     assert "hidden" not in f"{place!r} {place}"
-    assert pickle.loads(pickle.dumps(place)).delta_options() == place.delta_options()
+    assert pickle.loads(pickle.dumps(place)).options == place.options
     with pytest.raises(UsageError) as caught:
         TablePlace.parse("/lake", ["aws_secret_access_key=hidden"])
     assert "hidden" not in str(caught.value)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvctl.documents.checksum import of_document
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.jobs.export import table_schema
 from kvctl.pipeline.tables import parts as table_parts
@@ -155,13 +154,6 @@ def test_newer_origin_is_refused_by_its_version():
         decode(json.dumps({**document, "version": 2}), "x")
     with pytest.raises(ConflictError, match="has been changed"):
         decode(json.dumps({**document, "cut": 18}), "x")
-
-
-def test_origin_of_an_early_table_is_read():
-    document = json.loads(encode(origin_of()))
-    document["incarnation"] = document.pop("instance")
-    document["checksum"] = of_document({name: value for name, value in document.items() if name != "checksum"})
-    assert decode(json.dumps(document), "x")[0] == origin_of()
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../part.json", "a/b", ".a", "_a", "a\\b", ""])
