@@ -57,6 +57,12 @@ class Network:
             with suppress(subprocess.CalledProcessError):
                 self._route(one, "del", other)
 
+    def slow(self, host: str, rate: str) -> None:
+        """Limit what a host sends, to `8mbit` a second for example."""
+        number = list(self._addresses).index(host)
+        device = ["dev", f"{self._mark}i{number}", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "200ms"]
+        subprocess.run(self.command(host, "tc", "qdisc", "replace", *device), check=True, capture_output=True)
+
     def isolate(self, host: str, *, but: Iterable[str] = ()) -> None:
         """Cut a host off from all others, both ways."""
         for other in self._addresses:

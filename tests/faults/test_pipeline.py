@@ -16,6 +16,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import KvctlError
+from kvctl.jetstream.consumers import admin
 from kvctl.pipeline.tables.file_rows import data_files
 from tests.faults.network import CLIENT
 from tests.faults.test_cluster import Servers, answers_lost, clients_away, killed, leader_of, leader_ready
@@ -29,6 +30,8 @@ HISTORY = 5
 """Of the bucket that is written: a row that is written twice is seen."""
 SHARE = 20
 """The fault begins when this part of the rows has been written."""
+EXPORT_RATE = "8mbit"
+"""Of each server while it is exported: it takes about 13 s, so that the fault begins in the middle of it."""
 PROMISED = {0, 5, 6, 7}
 LONGEST_S = 400
 POLL_S = 0.1
@@ -86,8 +89,9 @@ class Export(Job):
         return _kvctl(self.urls, "pipeline", "export", "B", "--to", str(self.folder / "export"), "--overwrite")
 
     async def progress(self, client: kvctl.Client) -> int:
-        staged = [path for path in self.folder.glob("export/_incomplete/**/*.parquet*") if path.is_file()]
-        return ROWS // SHARE * bool(staged) + sum(path.stat().st_size for path in staged)
+        """What its reader was sent: a file appears only when it is complete."""
+        readers, _ = await admin.listing(client.api, "KV_B")
+        return max((reader["delivered"]["stream_seq"] for reader in readers), default=0)
 
     async def found(self, client: kvctl.Client) -> list[tuple[str, bytes]]:
         tables = [pq.ParquetFile(path).read(["key", "value"]) for path in data_files(self.folder / "export")]
@@ -211,6 +215,8 @@ async def _prepared(servers: Servers, folder: Path, kind: type[Job]) -> tuple[Jo
     job = kind(folder, ",".join(urls))
     async with kvctl.connect(job.urls) as client:
         await job.prepare(client)
+    for name, server in servers.items() if kind is Export else ():
+        server.network.slow(name, EXPORT_RATE)
     return job, Running(job, folder / "log")
 
 
