@@ -239,6 +239,11 @@ class Handle:
         if not self.fixed and key is not None:
             source.check_heard(key)
 
+    @property
+    def _down(self) -> str:
+        """Hint for a bucket that does not answer."""
+        return f"Its servers may be down; check with `kvctl bucket show {self.name}`"
+
     async def _direct(self, key: str) -> StoredMessage | None:
         """Send a direct get; if nobody answers, resolve the name and continue from there."""
         await self.locate_elsewhere()
@@ -249,8 +254,9 @@ class Handle:
             try:
                 return await direct_get.last(self.binding.api, self.binding.stream, self.binding.subject(key))
             except RequestTimeout as error:
-                hint = f"Its servers may be down; check with `kvctl bucket show {self.name}`"
-                raise RequestTimeout(f"Bucket `{self.name}` does not answer: {error.message}", hint=hint) from None
+                raise RequestTimeout(
+                    f"Bucket `{self.name}` does not answer: {error.message}", hint=self._down
+                ) from None
             except NoResponders:
                 try:
                     await self.locate(fresh=True)
@@ -259,10 +265,7 @@ class Handle:
                 if not self.binding.direct:
                     return None
                 if time.monotonic() > deadline:
-                    raise UnreachableError(
-                        f"No replica of bucket `{self.name}` answers",
-                        hint=f"Its servers may be down; check with `kvctl bucket show {self.name}`",
-                    ) from None
+                    raise UnreachableError(f"No replica of bucket `{self.name}` answers", hint=self._down) from None
                 await asyncio.sleep(RETRY_PAUSE)
 
     async def _from_leader(self, key: str, revision: int | None = None) -> StoredMessage | None:
@@ -272,6 +275,9 @@ class Handle:
             request = {"last_by_subj": source.subject(key)} if revision is None else {"seq": revision}
             try:
                 message = await direct_get.from_leader(source.api, source.stream, **request)
+            except RequestTimeout as error:
+                error.hint = error.hint or self._down
+                raise
             except StreamNotFound:
                 if self._located:
                     raise BucketNotFound(f"Bucket `{source.bucket}` does not exist") from None

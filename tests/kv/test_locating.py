@@ -33,3 +33,13 @@ async def test_mirror_of_the_same_name_is_not_taken_for_a_bucket_that_is_slow(se
                 await connected.bucket(bucket_name).locate()
             binding = await connected.bucket(bucket_name).locate()
     assert (binding.stream, binding.origin) == (f"KV_{bucket_name}", None)
+
+
+async def test_leader_that_does_not_answer_is_an_error_with_a_hint(server, client, bucket_name):
+    await client.create_bucket(bucket_name)
+    with Proxy(server.url) as proxy:
+        async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=1))) as connected:
+            proxy.on(f"STREAM.MSG.GET.KV_{bucket_name} ".encode(), LoseAnswer())
+            with pytest.raises(RequestTimeout) as caught:
+                await connected.bucket(bucket_name).get("k", leader=True)
+    assert caught.value.hint == f"Its servers may be down; check with `kvctl bucket show {bucket_name}`"
