@@ -131,6 +131,7 @@ class Api:
         payload = b"" if body is None else json.dumps(body).encode()
         limit = self.connection.timeout if timeout is None else timeout
         deadline, repeats = time.monotonic() + limit, self.connection.repeats if retry and timeout is None else 0
+        patience = deadline - max(limit - self.connection.timeout, 0)  # for refusals, which come at once
         met: KvctlError | None = None
         if not retry:
             await self.connection.require_replies()
@@ -146,7 +147,7 @@ class Api:
                     raise self._nobody(endpoint) from None
                 except (JetStreamDisabled, ConnectionLost) as error:
                     transient = isinstance(error, ConnectionLost) or error.__cause__ is not None
-                    if not retry or not transient or time.monotonic() + 0.1 > deadline:
+                    if not retry or not transient or time.monotonic() + 0.1 > patience:
                         raise
                     met = error
                     await asyncio.sleep(0.1)
