@@ -61,6 +61,8 @@ class ResourceChange:
     """True if it is recreated because its origin is."""
     entries: tuple[str, ...] = ()
     """Keys of the entries that are created in a bucket."""
+    orphaned: bool = False
+    """True if an origin of it does not exist or cannot be read: its content may be the only copy."""
     readers: tuple[str, ...] = ()
     """Names of its readers that remain when it is deleted: the confirmation then requires its name."""
     hazards: tuple[Hazard, ...] = ()
@@ -119,7 +121,9 @@ class ResourceChange:
     def is_copy(self) -> bool:
         """True if its content comes only from its origins, so that nothing is lost with it."""
         config = self.live["config"] if self.live else self.after or {}
-        return bool(config.get("mirror") or (config.get("sources") and not config.get("subjects")))
+        return not self.orphaned and bool(
+            config.get("mirror") or (config.get("sources") and not config.get("subjects"))
+        )
 
     @property
     def refilled(self) -> bool:

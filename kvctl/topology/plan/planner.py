@@ -228,7 +228,7 @@ def _origins_of(inventory: Inventory, where: Where) -> tuple[Where, ...]:
 def _with_readers(
     change: ResourceChange, inventory: Inventory, resources: Sequence[ResourceChange], deleted: Sequence[ResourceChange]
 ) -> ResourceChange:
-    """Return the change with the names of its remaining readers."""
+    """Return the deletion with the names of its remaining readers, and whether an origin cannot be read."""
     apart = {other.where for other in (*deleted, *resources)}
     names = [other.name for other in resources if change.where in other.origins]
     names += [
@@ -236,7 +236,8 @@ def _with_readers(
         for link in inventory.leading_from(change.where)
         if link.at not in apart
     ]
-    return replace(change, readers=tuple(dict.fromkeys(names)))
+    orphaned = any(link.origin is None for link in inventory.of(change.where))
+    return replace(change, readers=tuple(dict.fromkeys(names)), orphaned=orphaned)
 
 
 def _refuse_conflicts(resources: Sequence[ResourceChange], inventory: Inventory, gone: Collection[Where]) -> None:

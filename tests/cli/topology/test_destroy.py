@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Result, Run
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 Names = Callable[..., str]
 
@@ -68,6 +69,16 @@ def test_destroy_asks_first_and_previews(file, raw):
     shown = file("destroy", "--dry-run", tty=True)
     assert f"- mirror `{file.mirror}`\n    deletes a copy of 1 entry (" in shown.out
     assert file.left == file.streams
+
+
+def test_destroy_names_what_is_lost_with_a_copy_whose_origin_is_gone(file, raw):
+    raw.put(file.bucket, "k", b"v")
+    for stream in (file.mirror, f"KV_{file.aggregate}"):
+        until(lambda stream=stream: raw.api(f"STREAM.INFO.{stream}")["state"]["messages"] == 1)
+    raw.api(f"STREAM.DELETE.KV_{file.bucket}")
+    shown = file("destroy", "--dry-run", tty=True)
+    assert f"- mirror `{file.mirror}`\n    drops 1 entry (" in shown.out
+    assert "with 2 entries permanently?" in file("destroy").err
 
 
 def test_destroy_asks_for_the_name_of_a_bucket_with_a_reader_outside_the_file(file, run, unique, raw):
