@@ -7,15 +7,8 @@ from kvctl.phrases import counted
 from kvctl.render.view import Column, Line, Row, age_text, duration_text, elapsed_text, size_text
 from kvctl.units import format_elapsed
 
-_HEALTH_STYLES = {
-    "ok": "green",
-    "consistent": "green",
-    "unconfirmed": "dim",
-    "unknown": "dim",
-    "behind": "yellow",
-    "silent": "yellow",
-}
-_HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "unknown": "?", "behind": "▲", "silent": "▲"}
+_HEALTH_STYLES = {"ok": "green", "consistent": "green", "unconfirmed": "dim", "unknown": "dim", "behind": "yellow"}
+_HEALTH_SIGNS = {"ok": "✓", "consistent": "✓", "unconfirmed": "?", "unknown": "?", "behind": "▲"}
 _BAR = 10
 """Characters of a bar."""
 _SPARKS = "▁▂▃▄▅▆▇█"

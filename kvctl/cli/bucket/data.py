@@ -131,11 +131,12 @@ async def diff(
     client = await session.client()
     there = await _client_of(session, to_context)
     sides = client.bucket(bucket), there.bucket(other)
-    for side in sides:
-        binding = await side.locate()
-        late, doubts = await arrival.behind(binding.api, binding.info) if binding.info else ([], [])
-        for text in (*(hazard.evidence for hazard in late), *doubts):
-            session.warn(text)
+    doubts: dict[str, None] = {}
+    for binding in [await side.locate() for side in sides]:
+        late, unread = await arrival.behind(binding.api, binding.info) if binding.info else ([], [])
+        doubts |= dict.fromkeys((*(hazard.evidence for hazard in late), *unread))
+    for text in doubts:
+        session.warn(text)
     found = await copy_bucket.compare(*sides)
     rows = [row_of(KEY_DIFFERENCE, item, difference=str(item.difference)) for item in found]
     colour = Column("difference", style=lambda what: {"missing": "red", "extra": "green"}.get(what, "yellow"))
