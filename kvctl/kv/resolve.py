@@ -218,7 +218,7 @@ async def _missing_here(api: Api, bucket: str) -> BucketNotFound | None:
     config, source = replica
     name = _bucket_of(config["name"])
     what = f"{stream_kind.kind_of(config)} `{name}`"
-    text = f"Bucket `{bucket}` does not exist here; it is the origin of {what} {source.where}"
+    text = f"Bucket `{bucket}` does not exist here; {what} replicates the one {source.where}"
     with suppress(KvctlError, TimeoutError):
         async with asyncio.timeout(NOBODY_KNOWS):
             if await streams.find(api.at(source.api), source.name) is None:

@@ -48,7 +48,7 @@ def test_bucket_of_another_domain_is_named_as_the_origin_of_its_mirror(leaf):
     missed = leaf("keys", "ORD", "-o", "json")
     error = json.loads(missed.err)["error"]
     assert (missed.exit_code, error["kind"], "confirmed" in error) == (3, "bucket-not-found", False)
-    assert error["message"] == "Bucket `ORD` does not exist here; it is the origin of mirror `ORD_L` in domain `hub`"
+    assert error["message"] == "Bucket `ORD` does not exist here; mirror `ORD_L` replicates the one in domain `hub`"
     assert error["hint"] == "Use `--domain hub`, or read mirror `ORD_L`, as in `kvctl keys ORD_L`"
     assert "it is the origin of aggregate `AGG_L` in domain `hub`" in leaf("keys", "SUM").err
 
