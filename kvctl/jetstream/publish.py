@@ -58,11 +58,12 @@ async def publish(
 
     While the stream is busy with another write of the subject (10164), the message is sent again until the timeout;
     each attempt gets the full time to answer, so that the outcome of the last one is known. Raises WrongRevision,
-    ServerError, NoResponders and UnreachableError (nothing was stored), RequestTimeout and ConnectionLost (the outcome
-    is unknown), OtherStream if not `stream` acknowledges it, UsageError.
+    ServerError, NoResponders and UnreachableError (nothing was stored, as far as one leader knows), BusyRefusal and
+    StillBusy after an attempt that found the stream busy, RequestTimeout and ConnectionLost (the outcome is unknown),
+    OtherStream if not `stream` acknowledges it, UsageError.
     """
     limit = connection.timeout if timeout is None else timeout
-    deadline = time.monotonic() + limit
+    deadline, busy = time.monotonic() + limit, False
     while True:
         await connection.require_replies()
         frame = await connection.request(subject, payload, header, timeout=limit)
@@ -75,9 +76,10 @@ async def publish(
             return int(found[1])
         error = acknowledgement_error(frame.payload)
         if not isinstance(error, Busy):
-            raise error
+            raise BusyRefusal(error.message, found=error.found) if busy and type(error) is WrongRevision else error
+        busy = True
         if time.monotonic() > deadline:
-            raise UnreachableError(
+            raise StillBusy(
                 f"`{subject}` does not accept writes: the server is busy with another one; nothing was written",
                 hint="Try again",
             )
@@ -118,6 +120,14 @@ class Unreadable(Unanswered):
 
 class Busy(WrongRevision):
     """Another write of the subject is in flight (10164); sending again decides."""
+
+
+class BusyRefusal(WrongRevision):
+    """A refusal after an attempt that one leader was too busy for: another one may have stored that attempt."""
+
+
+class StillBusy(UnreachableError):
+    """The stream stays busy with another write of the subject, as far as one leader knows."""
 
 
 def acknowledgement_error(payload: bytes) -> KvctlError:

@@ -6,6 +6,9 @@ Values are never compared: another client may have written an equal one. These o
 - A write conditional on revision N is the first message of the key after N, or is not stored. While the key's last
   message is N, it may be sent again with the same condition and identity: at most one of the two is stored. If another
   message is the first one after N, the write was not stored and cannot be any more.
+- A refusal by a last revision above N is final. After a partition, the old leader and the new one answer the same
+  message for about a second: the old one refuses what the new one stores, by a last revision below N or as busy. Such a
+  refusal is held against what the leader has.
 - An unconditional write that is not found may still arrive, so it is never sent again.
 
 Everything else is unknown and reported as such.
@@ -38,7 +41,7 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.api import STREAM_SEALED
 from kvctl.jetstream.direct_get import StoredMessage
-from kvctl.jetstream.publish import OtherStream, publish
+from kvctl.jetstream.publish import Busy, BusyRefusal, OtherStream, StillBusy, publish
 from kvctl.jetstream.stream_info import StreamConfig
 from kvctl.kv import identity as identities
 from kvctl.kv.identity import identity_of
@@ -58,6 +61,8 @@ TOO_LARGE = 10054
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 LOOK_AGAIN_S = 0.1
+STALE_LEADER_S = 1.0
+"""Seconds in which a leader may not know yet that another one was elected, once they are connected again."""
 HISTORY_READS = 128
 """Maximum number of a key's messages to read one by one: more than any bucket's history."""
 
@@ -152,15 +157,33 @@ async def _send(sent: SentWrite, payload: bytes, header: bytes) -> int:
         except ServerError as error:
             if lost is None:
                 raise explained(error, sent.binding) from None
-        except (WrongRevision, UnreachableError):
-            if lost is None:
+        except (WrongRevision, UnreachableError) as error:
+            if lost is None and not await is_doubtful(sent.binding, sent.expected, error):
                 raise
+            lost = lost or error
         # Regardless of a later attempt's error, the first one may be stored.
-        if (revision := await resolve(sent, lost)) is not None:
-            return revision
+        refused = isinstance(lost, WrongRevision | StillBusy)
+        try:
+            if (revision := await resolve(sent, lost)) is not None:
+                return revision
+        except OutcomeUnknown:
+            raise lost if refused else unknown(sent, lost) from None
         if time.monotonic() > deadline:
-            raise unknown(sent, lost)
+            raise lost if refused else unknown(sent, lost)
         await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def is_doubtful(binding: Binding, expected: int | None, error: KvctlError) -> bool:
+    """Return whether another leader may have stored what this one refused, once both know who leads."""
+    if expected is None:
+        return False
+    if isinstance(error, Busy | BusyRefusal | StillBusy):
+        return True
+    older = isinstance(error, WrongRevision) and error.found is not None and error.found < expected
+    if not older or not binding.api.connection.server_info.get("cluster"):
+        return False
+    await asyncio.sleep(STALE_LEADER_S)
+    return True
 
 
 async def _publish(sent: SentWrite, subject: str, payload: bytes, header: bytes) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -30,7 +32,7 @@ from kvctl.errors import (
 )
 from kvctl.kv import conditional_write, identity
 from kvctl.server import Server
-from tests.support.proxy import Cut, Forward, Late, LoseAnswer, Swallow
+from tests.support.proxy import DOWN, Cut, Forward, Late, LoseAnswer, Proxy, Replace, Swallow
 from tests.support.raw import RawClient, putting
 from tests.support.waiting import until_async
 
@@ -101,6 +103,44 @@ async def test_conditional_write_whose_request_is_lost_is_sent_again(ours, proxy
     proxy.on(message_of("new" if name == "create" else "old"), Cut(at))
     assert await CONDITIONAL[name][0](ours, 1) == 2
     assert (await ours.status()).last_revision == 2
+
+
+def refused_by_the_old_leader(proxy: Proxy, code: int, text: str) -> None:
+    """Put a refusal in the place of the next acknowledgement, as the first of two leaders to answer does."""
+    refusal = json.dumps({"error": {"code": 400, "err_code": code, "description": text}, "seq": 0}).encode()
+
+    def replaced(frame: bytes) -> Replace:
+        _, subject, number, *_ = frame.split(b"\r\n")[0].split()
+        return Replace(b"MSG %b %b %d\r\n%b\r\n" % (subject, number, len(refusal), refusal))
+
+    proxy.on(re.compile(rb'"stream": ?"KV_.*"seq": ?[1-9]'), replaced, way=DOWN)
+
+
+@pytest.mark.guarantee("writing-2", by="fault")
+@pytest.mark.parametrize("name", CONDITIONAL)
+async def test_conditional_write_that_one_leader_stored_while_the_old_one_was_busy_succeeds(ours, proxy, name):
+    assert await ours.put("old", b"first") == 1
+    refused_by_the_old_leader(proxy, 10164, "wrong last sequence")
+    assert await CONDITIONAL[name][0](ours, 1) == 2
+    assert (await ours.status()).last_revision == 2
+
+
+@pytest.mark.guarantee("writing-2", "transactions-2", by="fault")
+async def test_write_that_one_leader_stored_and_the_old_one_refused_succeeds(cluster, bucket_name):
+    """The old one names a last revision below the one that the client has read."""
+    with Proxy(next(iter(cluster.servers.values())).url) as proxy:
+        async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=10))) as connected:
+            bucket = await connected.create_bucket(bucket_name, replicas=3, history=5, atomic=True)
+            await bucket.put("k", b"1")
+            last = await bucket.put("k", b"2")
+            refused_by_the_old_leader(proxy, 10071, f"wrong last sequence: {last - 1}")
+            assert await bucket.update("k", b"3", last) == last + 1
+            refused_by_the_old_leader(proxy, 10071, f"wrong last sequence: {last - 1}")
+            transaction = kvctl.Transaction().update("k", b"4", last + 1).put("l", b"")
+            assert [*await bucket.commit(transaction)] == [last + 2, last + 3]
+            with pytest.raises(WrongRevision):
+                await bucket.update("k", b"5", last + 99)
+            assert (await bucket.status()).last_revision == last + 3
 
 
 @pytest.mark.guarantee("writing-2", by="fault")

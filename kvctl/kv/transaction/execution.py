@@ -19,6 +19,7 @@ from kvctl.errors import (
     Away,
     BucketNotFound,
     ConditionsFailed,
+    ConflictError,
     HazardRefused,
     KvctlError,
     NoServer,
@@ -33,7 +34,7 @@ from kvctl.errors import (
 from kvctl.jetstream import direct_get, streams
 from kvctl.jetstream.publish import BatchMessage, Busy, MessageTooLarge, publish_batch
 from kvctl.kv import resolve as bindings
-from kvctl.kv.conditional_write import TTL_SINCE, explained, no_ttl
+from kvctl.kv.conditional_write import TTL_SINCE, explained, is_doubtful, no_ttl
 from kvctl.kv.entry import Entry
 from kvctl.kv.read import bulk_get
 from kvctl.kv.resolve import Binding
@@ -189,6 +190,8 @@ class _Commit:
         self._evict = evict
         self._deadline = time.monotonic() + 2 * target.api.connection.timeout
         self._refused = False
+        self._doubtful = False
+        """True if another leader may have stored what one refused."""
         self._obstacle: KvctlError | None = None
         """Error of the last attempt, if not a condition."""
         self._looked = False
@@ -207,6 +210,20 @@ class _Commit:
 
     async def run(self, ready: Sequence[BatchMessage] = ()) -> Sequence[int]:
         """Return the revisions, in the order of the changes; `ready` are the messages of the first attempt."""
+        try:
+            return await self._run(ready)
+        except (ConflictError, UnreachableError):
+            if self._doubtful and (revisions := await self._stored()):
+                return revisions
+            raise
+
+    async def _stored(self) -> list[int] | None:
+        """Return the revisions if the last entry of a key is of an attempt, which a leader may have refused."""
+        found = await self._read_back(self._keys)
+        revisions = (self._revisions(entry.header, entry.revision) for entry in found.values() if entry is not None)
+        return next(filter(None, revisions), None)
+
+    async def _run(self, ready: Sequence[BatchMessage]) -> Sequence[int]:
         if ready:
             identity = _identity()
             if (last := await self._send(ready, identity)) is not None:
@@ -256,11 +273,11 @@ class _Commit:
         room = await _room(self._target, self._transaction, evict=self._evict)
         messages, places = batch_of(self._transaction, self._target, pins, room)
         self._tries.append(_Try(_identity(), places))
-        last = await self._send(messages, self._tries[-1].identity)
+        last = await self._send(messages, self._tries[-1].identity, max(pins.values(), default=0))
         return None if last is None else [last - len(messages) + places[key] for key in self._keys]
 
-    async def _send(self, messages: Sequence[BatchMessage], identity: bytes) -> int | None:
-        """Send a batch and return the last sequence; None as `_attempt`."""
+    async def _send(self, messages: Sequence[BatchMessage], identity: bytes, newest: int = 0) -> int | None:
+        """Send a batch, conditional on revisions up to `newest`, and return the last sequence; None as `_attempt`."""
         try:
             return await publish_batch(self._target.api.connection, messages, identity, value_limit(self._target))
         except MessageTooLarge as error:
@@ -269,6 +286,8 @@ class _Commit:
             return None
         except WrongRevision as error:
             self._obstacle = error if isinstance(error, Busy) else None
+            if await is_doubtful(self._target, newest, error):
+                self._doubtful = True
             if not self._refused:  # usually a failed condition: reading shows it
                 self._refused = True
                 return None
