@@ -50,7 +50,7 @@ def test_bucket_of_another_domain_is_named_as_the_origin_of_its_mirror(leaf):
     assert (missed.exit_code, error["kind"], "confirmed" in error) == (3, "bucket-not-found", False)
     assert error["message"] == "Bucket `ORD` does not exist here; mirror `ORD_L` replicates the one in domain `hub`"
     assert error["hint"] == "Use `--domain hub`, or read mirror `ORD_L`, as in `kvctl keys ORD_L`"
-    assert "it is the origin of aggregate `AGG_L` in domain `hub`" in leaf("keys", "SUM").err
+    assert "aggregate `AGG_L` replicates the one in domain `hub`" in leaf("keys", "SUM").err
 
 
 def test_bucket_that_is_deleted_in_its_domain_is_missing_as_any(lab, leaf):
@@ -114,7 +114,7 @@ def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
         missed = leaf(*command, "-o", "json")
         error = json.loads(missed.err)["error"]
         assert (missed.exit_code, error["confirmed"]) == (3, False)
-        assert error["message"].endswith("is the origin of mirror `ORD_L` in domain `hub`, which does not answer")
+        assert error["message"].endswith("mirror `ORD_L` replicates the one in domain `hub`, which does not answer")
         assert error["hint"] == "Read mirror `ORD_L` instead, as in `kvctl keys ORD_L`"
 
 
