@@ -114,6 +114,10 @@ def test_unusable_spark_target_fails_immediately(run, options, exit_code):
     assert found.out == ""
 
 
+PATIENCE_S = 900.0
+"""Seconds for a JVM to start or end on a machine that is busy."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "shown", "said", "printed"),
@@ -131,13 +135,13 @@ def test_ctrl_c_ends_job_and_names_incomplete_output(tmp_path, job, shown, said,
     os.close(terminal)
     screen = Screen(master)
     try:
-        until(lambda: shown in screen.seen(), what="progress", within=240)
+        until(lambda: shown in screen.seen(), what="progress", within=PATIENCE_S)
         process.send_signal(signal.SIGINT)
         (tmp_path / "interrupted").touch()
-        assert process.wait(240) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert said in screen.seen()
         assert process.stdout.read() == printed
-        until(lambda: not processes_with(str(tmp_path)), what="the end of the JVM", within=240)
+        until(lambda: not processes_with(str(tmp_path)), what="the end of the JVM", within=PATIENCE_S)
         assert not list(tmp_path.glob("kvctl-*"))
     finally:
         process.kill()
