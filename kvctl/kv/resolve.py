@@ -204,7 +204,8 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         names = await streams.names(api)
         if other := await other_owner(api, bucket, names):
             return other
-        if len(names) <= MOST_LISTED and (elsewhere := await _missing_here(api, bucket)):
+        near = api.prefix == DEFAULT_PREFIX and len(names) <= MOST_LISTED
+        if near and (elsewhere := await _missing_here(api, bucket)):
             return elsewhere
         known = await _without_plain(api, bucket, possible_buckets(names), names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")

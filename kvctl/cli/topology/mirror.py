@@ -128,7 +128,12 @@ async def show(session: Session, name: Name) -> None:
     ],
     see=["bucket copy", "mirror delete"],
     prints=(records.PROMOTION, records.ANY),
-    forces=lambda: (hazards.RECREATED_ORIGIN, hazards.LAGGING_REPLICA, hazards.UNREACHABLE_STREAM),
+    forces=lambda: (
+        hazards.RECREATED_ORIGIN,
+        hazards.SHADOWED_ORIGIN,
+        hazards.LAGGING_REPLICA,
+        hazards.UNREACHABLE_STREAM,
+    ),
 )
 async def promote(
     session: Session,

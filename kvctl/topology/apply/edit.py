@@ -183,8 +183,11 @@ async def plan_promotion(api: Api, mirror: str, bucket: str, *, delete_mirror: b
                 "Use `--delete-mirror`, then create the mirror again",
             )
         ]
+    config = copy_bucket.copied_config(info["config"], bucket)
+    for hazard in hazards.shadowed(info["config"], config, None) if not delete_mirror else ():
+        found.append(hazard._replace(remedy="Use `--delete-mirror`, or choose another name"))
     late, doubts = await arrival.behind(api, info)
-    return Promotion(info, copy_bucket.copied_config(info["config"], bucket), [*found, *late], doubts)
+    return Promotion(info, config, [*found, *late], doubts)
 
 
 async def promote(

@@ -119,6 +119,15 @@ def test_missing_bucket_of_a_domain_that_does_not_answer_is_not_confirmed(leaf):
 
 
 @pytest.mark.usefixtures("cut")
+def test_mirror_of_another_domain_is_not_promoted_beside_itself_under_its_origin_s_name(leaf):
+    promote = ("mirror", "promote", "ORD_L", "--as", "ORD")
+    refused = leaf(*promote)
+    assert (refused.exit_code, "Use `--delete-mirror`, or choose another name" in refused.err) == (1, True)
+    assert "shadowed-origin" in leaf(*promote, "--dry-run").err
+    assert "shadowed-origin" not in leaf(*promote, "--dry-run", "--delete-mirror").err
+
+
+@pytest.mark.usefixtures("cut")
 def test_replica_of_a_mirror_that_is_cut_off_is_not_confirmed(leaf):
     doubt = "`ORD_L` may lack entries of its origin `ORD`, which could not be read"
     audited = leaf("topology", "audit", "AGG_M", "-o", "json")
