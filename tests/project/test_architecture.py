@@ -111,11 +111,11 @@ PARTICIPLE = re.compile(
 """A class says what was found, not that something was."""
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
-    "topology doctor labs": (12_241, 53),
+    "topology doctor labs": (12_244, 53),
     "versions tables": (8_717, 47),
     "pipeline": (8_430, 46),
-    "cli render documents deferred phrases suggest units topics __main__": (21_379, 111),
-    "core": (19_732, 84),
+    "cli render documents deferred phrases suggest units topics __main__": (21_384, 111),
+    "core": (19_733, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
