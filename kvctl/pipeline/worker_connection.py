@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import kvctl
 from kvctl.contexts import Context, resolve
-from kvctl.errors import Away, KvctlError
+from kvctl.errors import AuthenticationRefused, Away, KvctlError
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, as_flags, without_flags
 
@@ -150,10 +150,18 @@ class LastingConnection:
         self._loop = None
 
     async def _with_client(self, work: Work[T]) -> T:
-        if self._client is None or self._client.connection.closed:
+        fresh = self._client is None or self._client.connection.closed
+        if fresh:
             await self._disconnect()
             self._client = await self._stack.enter_async_context(connected(self._options))
-        return await work(self._client)
+        assert self._client is not None
+        try:
+            return await work(self._client)
+        except AuthenticationRefused:
+            if fresh:
+                raise
+            await self._disconnect()
+            return await self._with_client(work)  # with the credentials that its files have now
 
     async def _disconnect(self) -> None:
         self._client = None

@@ -1,12 +1,13 @@
 """Exports and captures in an object store: moto's server speaks S3 over HTTP; the commands run as users run them."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pyarrow.fs as fs
 import pytest
@@ -21,15 +22,17 @@ pytestmark = [
 ]
 SECRET = "neutral-marker-of-a-key"
 PATIENCE = 300.0
+UNLIMITED = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory) -> Iterator[str]:
-    """The URL of a server that keeps a bucket `lake` in memory."""
+    """The URL of a server that keeps a bucket `lake` in memory, and takes all credentials until `accept` limits it."""
     (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("moto") / "log"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
+    env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": str(UNLIMITED)}
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, env=env) as server:
         try:
             url = f"http://127.0.0.1:{port}"
 
@@ -42,6 +45,12 @@ def endpoint(tmp_path_factory) -> Iterator[str]:
             yield url
         finally:
             server.kill()
+
+
+def accept(endpoint: str, requests: int) -> None:
+    """Refuse the credentials after a number of requests."""
+    text = {"Content-Type": "text/plain"}  # as a form, moto would not see it
+    urlopen(Request(f"{endpoint}/moto-api/reset-auth", f"{requests}".encode(), text), timeout=30).read()
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +133,21 @@ def test_options_are_given_instead_of_the_environment(pipeline, endpoint, server
     assert pipeline(*script, env=env)["statements"] == 2
     assert pipeline("export", bucket, "--to", uri, "--overwrite", *flags, env=env)["rows"] == 2
     assert "Could not" in str(pipeline("export", bucket, "--to", "s3://nowhere/x", *flags, code=1, env=env))
+
+
+@pytest.mark.parametrize("requests", [2, 5])
+@pytest.mark.parametrize("job", ["export", "capture"])
+def test_credentials_that_end_in_a_job_are_named_and_the_next_run_completes(
+    job, requests, pipeline, endpoint, fill, unique
+):
+    bucket, uri = fill({"a": b"1", "b": b"2"}), f"s3://lake/{unique()}"
+    line = [job, bucket, "--to", uri, "--once" if job == "capture" else "--overwrite"]
+    accept(endpoint, requests)
+    try:
+        failed = pipeline(*line, code=1)
+    finally:
+        accept(endpoint, UNLIMITED)
+    assert "AWS_" in str(failed), failed
+    done = pipeline(*line)
+    assert done["captured" if job == "capture" else "rows"] == 2
+    assert pipeline("verify", uri)["rows"] == 2
