@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from os.path import abspath
@@ -29,7 +30,9 @@ T = TypeVar("T")
 PROGRESS_INTERVAL_S = 0.5
 """Seconds between two updates of the progress."""
 CANCEL_TIMEOUT_S = 10.0
-"""Seconds that a cancelled job has to clean up."""
+"""Seconds that a cancelled job has to clean up, once it writes."""
+PLANNING_TIMEOUT_S = 0.3
+"""Seconds that it has while it starts Spark and plans: nothing is to be cleaned up, and some waits cannot be ended."""
 
 
 def _target(given: Mapping[str, Any]) -> "spark_engine.SparkTarget":
@@ -95,10 +98,11 @@ async def run_job(
     """Run the job, which starts Spark when it needs it, and return its result. Errors of Spark are KvctlErrors.
 
     An interruption cancels the running queries and lets the job clean up for `patience` seconds, then warns with
-    `incomplete`, which may be a function that is called only then.
+    `incomplete`, which may be a function that is called only then. Spark ends with this process.
     """
     engine, progress = spark_engine.Engine(target), _Progress()
-    work = in_thread(partial(_run, engine, job))
+    ended = Future[T | None]()
+    work = in_thread(partial(_run, engine, job, ended))
     threading.Thread(target=progress.watch, args=[engine, work], name="progress", daemon=True).start()
     try:
         with session.progress(what) as activity:
@@ -106,8 +110,9 @@ async def run_job(
                 activity.say(f"{what}  {progress.text}")
     except asyncio.CancelledError:
         threading.Thread(target=_keep_cancelling, args=[engine, work], name="cancel", daemon=True).start()
-        await asyncio.wait([work], timeout=patience)
-        if left := _incomplete_text(work, incomplete):
+        patience = patience if engine.doing else PLANNING_TIMEOUT_S
+        await asyncio.wait([asyncio.wrap_future(ended)], timeout=patience)
+        if left := _incomplete_text(ended, incomplete):
             session.warn(left)
         raise
     finally:
@@ -118,16 +123,23 @@ async def run_job(
     return work.result()
 
 
-def _run(engine: "spark_engine.Engine", job: Callable[["spark_engine.Engine"], T]) -> T:
+def _run(engine: "spark_engine.Engine", job: Callable[["spark_engine.Engine"], T], ended: "Future[T | None]") -> T:
+    """Run the job; `ended` gets its result, None for an error, before the end of Spark, which takes seconds."""
     with engine:
-        return job(engine)
+        try:
+            result = job(engine)
+        except BaseException:
+            ended.set_result(None)
+            raise
+        ended.set_result(result)
+        return result
 
 
-def _incomplete_text(work: "asyncio.Future[T]", incomplete: str | Callable[[], str]) -> str:
+def _incomplete_text(ended: "Future[T | None]", incomplete: str | Callable[[], str]) -> str:
     """Describe the state after an interruption; a job may have finished before it."""
     if not isinstance(incomplete, str):
         return incomplete()
-    complete = work.done() and work.exception() is None and work.result() is not None
+    complete = ended.done() and ended.result() is not None
     return "Interrupted after the job had finished: nothing is incomplete" if incomplete and complete else incomplete
 
 

@@ -72,9 +72,12 @@ def hashing(engine):
     interrupted()
     return "done"
 
+def waiting(engine):
+    time.sleep(600)
+
 @command("pipeline endless", examples=["kvctl pipeline endless working"])
 async def endless(session, job: str, *, target: OnSpark):
-    await run_job(session, target, "Moving", globals()[job], incomplete="`out` is incomplete")
+    await run_job(session, target, "Moving", globals()[job], incomplete="`out` is incomplete", patience=10**6)
 
 main()
 """
@@ -123,6 +126,7 @@ PATIENCE_S = 900.0
     ("job", "shown", "said", "printed"),
     [
         ("working", b", task ", b"warning: `out` is incomplete", b""),
+        ("waiting", b"starting Spark", b"warning: `out` is incomplete", b""),
         ("planning", b"about to work", b"warning: `out` is incomplete", b"in order\n"),
         ("hashing", b"hashing", b"warning: Interrupted after the job had finished: nothing is incomplete", b""),
     ],
