@@ -25,7 +25,7 @@ from kvctl.render.view import Column, View, document
 from kvctl.topology.apply import edit
 from kvctl.topology.audit import audit as replica_audit
 from kvctl.topology.hazards import hazards
-from kvctl.topology.health import arrival, inspection
+from kvctl.topology.health import arrival, inspection, overview
 from kvctl.topology.survey import graph, inventory
 from kvctl.units import format_time
 
@@ -51,7 +51,7 @@ Replicas = Annotated[Given, setting_options("bucket", only=("replicas",))]
     ],
     see=["bucket diff", "bucket backup"],
     prints=(BUCKET_COPY, ANY),
-    forces=lambda: (hazards.LAGGING_REPLICA,),
+    forces=lambda: (hazards.LAGGING_REPLICA, hazards.SHADOWED_ORIGIN),
 )
 async def copy(
     session: Session,
@@ -85,12 +85,14 @@ async def copy(
     binding = await source.locate()
     if data:
         await require_current(session, binding.api, binding.info, force, dry_run=dry_run)
+    needed, _ = await overview.namesakes(there.api, {"name": f"{names.STREAM_PREFIX}{target}"})
     if dry_run:
         assert binding.info is not None
         wanted = copy_bucket.copied_config(binding.info["config"], target, changes)
         remarks = [f"copies {counted(await _entries_of(source, data) or 0, 'entry')} of `{bucket}`"] if data else []
-        show_config(session, f"bucket `{target}`", wanted, remarks=remarks)
+        show_config(session, f"bucket `{target}`", wanted, needed, remarks=remarks)
         return
+    hazards.refuse(needed, force, f"`{target}` was not created")
     with session.progress(f"Copying {bucket}", await _entries_of(source, data), unit="entries") as progress:
         copied = await copy_bucket.copy(source, there.api, target, data=data, changes=changes, advance=progress.advance)
     row = {"name": target, "stream": f"KV_{target}", "changed": copied.created, "entries": copied.entries}
@@ -228,7 +230,7 @@ async def backup(session: Session, bucket: BucketName, directory: Directory, for
     examples=["kvctl bucket restore ./orders.bak", "kvctl bucket restore ./orders.bak --dry-run"],
     see=["bucket backup"],
     prints=(RESTORED, MANIFEST),
-    forces=lambda: (bucket_backup.OTHER_SUBJECTS,),
+    forces=lambda: (bucket_backup.OTHER_SUBJECTS, hazards.SHADOWED_ORIGIN),
 )
 async def restore(
     session: Session, directory: Directory, settings: Replicas, dry_run: DryRun = False, force: Force = None
@@ -254,6 +256,8 @@ async def restore(
         session.show(_manifest_view(expected))
         return
     api = (await session.client()).api
+    needed, _ = await overview.namesakes(api, {"name": expected.stream})
+    hazards.refuse(needed, force, f"`{expected.bucket}` was not restored")
     total = sum(file.bytes for file in expected.files if file.name == bucket_backup.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(

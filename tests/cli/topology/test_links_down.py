@@ -79,6 +79,9 @@ def test_bucket_with_the_name_of_a_mirror_s_origin_elsewhere_is_a_hazard(leaf, t
     refused = leaf("bucket", "add", "ORD")
     assert (refused.exit_code, evidence in refused.err, "--force shadowed-origin" in refused.err) == (1, True, True)
     assert evidence in leaf("bucket", "add", "ORD", "--dry-run").err
+    assert evidence in leaf("bucket", "copy", "ORD_L", "ORD").err
+    assert leaf("--domain", "hub", "bucket", "backup", "ORD", str(tmp_path / "backup")).exit_code == 0
+    assert evidence in leaf("bucket", "restore", str(tmp_path / "backup")).err
     file = tmp_path / "topology.yaml"
     file.write_text("version: 1\nname: t\nbuckets: {ORD: {}}\n")
     planned = leaf("topology", "plan", "-f", str(file))
