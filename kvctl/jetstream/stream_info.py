@@ -138,6 +138,11 @@ class Source(NamedTuple):
         """Its domain or API prefix in words: ``in domain `hub` ``, ``under `ORIGIN.API` ``."""
         return f"in domain `{self.domain}`" if self.domain else f"under `{self.api}`"
 
+    @property
+    def way(self) -> str:
+        """Option of a command line that leads there: `--domain hub`, `--api-prefix ORIGIN.API`."""
+        return f"--domain {self.domain}" if self.domain else f"--api-prefix {self.api}"
+
     def reads_locally(self, stream: str) -> bool:
         """Return whether it reads the stream of this name in its own account and domain."""
         return self.name == stream and not self.is_external

@@ -217,7 +217,7 @@ async def listing(api: Api) -> StreamListing:
     async def page(offset: int) -> tuple[dict[str, StreamInfo], int, int]:
         if not offset:
             silent.clear()
-        limit = max(api.connection.timeout, 10)  # a server that waits for unavailable hosts takes four seconds
+        limit = max(2 * api.connection.timeout, 5)  # a server that waits for unavailable hosts takes four seconds
         reply = await api.call("STREAM.LIST", {"offset": offset}, timeout=limit, retry=True)
         batch = {item["config"]["name"]: item for item in reply.get("streams") or []}
         missing = {*(reply.get("missing") or ()), *(reply.get("offline") or ())}

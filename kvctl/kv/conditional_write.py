@@ -39,10 +39,10 @@ from kvctl.errors import (
     WrongRevision,
 )
 from kvctl.jetstream import direct_get, streams
-from kvctl.jetstream.api import STREAM_SEALED
+from kvctl.jetstream.api import DEFAULT_PREFIX, STREAM_SEALED
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.publish import Busy, BusyRefusal, OtherStream, StillBusy, publish
-from kvctl.jetstream.stream_info import StreamConfig
+from kvctl.jetstream.stream_info import Source, StreamConfig
 from kvctl.kv import identity as identities
 from kvctl.kv.identity import identity_of
 from kvctl.kv.resolve import Binding
@@ -422,8 +422,9 @@ def _expects(message: StoredMessage) -> int | None:
 
 def unknown(write: SentWrite, error: KvctlError) -> OutcomeUnknown:
     """Build the error for a write whose outcome is uncertain."""
-    bucket, key = write.binding.bucket, write.key
+    bucket, key, api = write.binding.bucket, write.key, write.binding.api.prefix
+    there = "" if api == DEFAULT_PREFIX else f" {Source('', api).way}"
     return OutcomeUnknown(
         f"Could not find out if the write to `{key}` was stored: {error.message}",
-        hint=f"Check its current value with `kvctl get {bucket} {key} --leader -o json`",
+        hint=f"Check its current value with `kvctl get {bucket} {key} --leader -o json{there}`",
     )

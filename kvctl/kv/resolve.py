@@ -224,10 +224,13 @@ async def _missing_here(api: Api, bucket: str) -> BucketNotFound | None:
         async with asyncio.timeout(NOBODY_KNOWS):
             if await streams.find(api.at(source.api), source.name) is None:
                 return None
-        way = f"--domain {source.domain}" if source.domain else f"--api-prefix {source.api}"
-        return BucketNotFound(text, hint=f"Use `{way}`, or read {what}, as in `kvctl keys {name}`")
-    error = BucketNotFound(f"{text}, which does not answer", hint=f"Read {what} instead, as in `kvctl keys {name}`")
-    error.confirmed = False
+        return _elsewhere(text, f"Use `{source.way}`, or read {what}, as in `kvctl keys {name}`")
+    return _elsewhere(f"{text}, which does not answer", f"Read {what} instead, as in `kvctl keys {name}`")
+
+
+def _elsewhere(text: str, hint: str) -> BucketNotFound:
+    error = BucketNotFound(text, hint=hint)
+    error.confirmed = False  # its keys are not missing
     return error
 
 

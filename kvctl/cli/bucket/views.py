@@ -106,7 +106,7 @@ async def stats(
     first; with --largest the keys of the largest values.
 
     Reads the headers of all entries, not their values, in bounded memory. Keys that are written in the meantime may be
-    missing.
+    missing, and entries that they push out of the history.
     """
     opened = (await session.client()).bucket(bucket)
     with session.progress(f"Reading {bucket}") as bar:

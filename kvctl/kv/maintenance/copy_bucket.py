@@ -240,8 +240,11 @@ async def clear_away(api: Api, info: StreamInfo) -> None:
 
 
 async def remove(api: Api, stream: str, token: str) -> bool:
-    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing."""
-    for _ in range(_ATTEMPTS):
+    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing.
+
+    What stays when the server is away is cleared by the next attempt.
+    """
+    for _ in range(_ATTEMPTS if api.connection.online else 0):
         try:
             if mark_of(await streams.info(api, stream, timeout=_CLEANUP_TIMEOUT_S)) != token:
                 return False

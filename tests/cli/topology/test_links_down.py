@@ -47,7 +47,7 @@ def test_bucket_of_another_domain_is_named_as_the_origin_of_its_mirror(leaf):
     assert leaf("get", "ORD", "k").out == "v"
     missed = leaf("keys", "ORD", "-o", "json")
     error = json.loads(missed.err)["error"]
-    assert (missed.exit_code, error["kind"], "confirmed" in error) == (3, "bucket-not-found", False)
+    assert (missed.exit_code, error["kind"], error["confirmed"]) == (3, "bucket-not-found", False)
     assert error["message"] == "Bucket `ORD` does not exist here; mirror `ORD_L` replicates the one in domain `hub`"
     assert error["hint"] == "Use `--domain hub`, or read mirror `ORD_L`, as in `kvctl keys ORD_L`"
     assert "aggregate `AGG_L` replicates the one in domain `hub`" in leaf("keys", "SUM").err
