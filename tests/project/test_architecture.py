@@ -114,8 +114,8 @@ BUDGETS = {
     "topology doctor labs": (12_244, 53),
     "versions tables": (8_717, 47),
     "pipeline": (8_400, 45),
-    "cli render documents deferred phrases suggest units topics __main__": (21_397, 111),
-    "core": (19_733, 84),
+    "cli render documents deferred phrases suggest units topics __main__": (21_401, 111),
+    "core": (19_745, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
