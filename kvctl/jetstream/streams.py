@@ -29,6 +29,7 @@ from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, parsed_sources
 from kvctl.phrases import counted, quoted
 from kvctl.tokens import check_filter_subject, check_name
 from kvctl.units import parse_time
+from kvctl.wire import MALFORMED
 
 _NO_MESSAGE = ("no message found", "stream store EOF", "deleted message")
 PAUSES_S = (0.2, 0.5, 1.0, 3.0)
@@ -341,7 +342,7 @@ class ServerClock:
         try:
             answer = json.loads((await api.connection.request(_USER_INFO, b"", timeout=_ASK_S)).payload)
             return cls(parse_time(answer["server"]["time"]))
-        except (KvctlError, KeyError, TypeError, ValueError):
+        except (KvctlError, *MALFORMED):
             return cls(time.time_ns())
 
     def now_ns(self) -> int:
