@@ -30,7 +30,7 @@ buckets:
 mirrors:
   {M}1: {{origin: {B}1}}
   {M}2: {{origin: {M}1, max_bytes: 1GB}}
-  {M}3: {{origin: {B}3, origin_domain: nowhere, history: 1, ttl: 0}}
+  {M}3: {{origin: {B}4, origin_domain: nowhere, history: 1, ttl: 0}}
 aggregates:
   {A}1: {{origins: [{B}3], deny_purge: true}}
   {A}2:
