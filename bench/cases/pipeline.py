@@ -219,7 +219,7 @@ def captured(bench: Bench, count: int) -> Prepared:
 
 
 @case(
-    "spark-workers", "`pipeline export` of {count} by two tasks at a time", count=MILLION, seconds=80, rounds=2,
+    "spark-workers", "`pipeline export` by two tasks at a time", count=MILLION, seconds=80, rounds=2,
     warmup=0, quick=False,
 )  # fmt: skip
 def workers(bench: Bench, count: int) -> Prepared:
@@ -228,8 +228,8 @@ def workers(bench: Bench, count: int) -> Prepared:
     name, folder = bench.keys(count), bench.folder()
     command = ("pipeline", "export", name, "--on-evicted", "fail", "--overwrite", "--to", str(folder / "table"))
     return {
-        f"{cores} of local[{cores}]": _kvctl(bench, bench.ours, *command, "--master", f"local[{cores}]", timeout=LONG_S)
-        for cores in (2, 1)
+        f"{count:,} keys by {master}": _kvctl(bench, bench.ours, *command, "--master", master, timeout=LONG_S)
+        for master in ("local[2]", "local[1]")
     }
 
 
