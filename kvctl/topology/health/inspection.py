@@ -145,5 +145,6 @@ def _unconnected(info: StreamInfo, origins: Sequence[StreamInfo | None]) -> Iter
         if upstream.error and upstream.error.endswith(_NOT_FOUND) and origin is None:
             yield Hazard(MISSING_ORIGIN, f"Origin `{of}` of `{name}` does not exist: nothing arrives until it does")
         elif upstream.last_seen is None and not upstream.error and not is_new(info):
-            text = f"`{name}` never connected to `{of}`{f' {source.where}' if source.api else ''}"
+            ever = "has not connected since its server started" if info["state"]["messages"] else "never connected"
+            text = f"`{name}` {ever} to `{of}`{f' {source.where}' if source.api else ''}"
             yield Hazard(UNCONNECTED, f"{text}: nothing arrives, although its lag is reported as 0")
