@@ -204,8 +204,8 @@ async def _missing(api: Api, bucket: str) -> KvctlError:
         names = await streams.names(api)
         if other := await other_owner(api, bucket, names):
             return other
-        near = api.prefix == DEFAULT_PREFIX and len(names) <= MOST_LISTED
-        if near and (elsewhere := await _missing_here(api, bucket)):
+        listable = api.prefix == DEFAULT_PREFIX and len(names) <= MOST_LISTED
+        if listable and (elsewhere := await _missing_here(api, bucket)):
             return elsewhere
         known = await _without_plain(api, bucket, possible_buckets(names), names)
     return missing(bucket, known, f", or create it with `kvctl bucket add {bucket}`")

@@ -129,7 +129,9 @@ async def _fill(
             info = await catalog.apply_edit(api, catalog.Edit(existing, marked(existing["config"], token)))
         count = await _transfer(source, api, wanted["name"], data, clock, advance)
         info = await _unmark(api, info)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and not api.connection.online:
+            raise  # a signal does not wait for the server: the next attempt clears what stays
         if existing is None:
             await remove(api, wanted["name"], token)
         else:
@@ -240,11 +242,8 @@ async def clear_away(api: Api, info: StreamInfo) -> None:
 
 
 async def remove(api: Api, stream: str, token: str) -> bool:
-    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing.
-
-    What stays when the server is away is cleared by the next attempt.
-    """
-    for _ in range(_ATTEMPTS if api.connection.online else 0):
+    """Delete the stream if it carries this attempt's mark; return True if so. Raises nothing."""
+    for _ in range(_ATTEMPTS):
         try:
             if mark_of(await streams.info(api, stream, timeout=_CLEANUP_TIMEOUT_S)) != token:
                 return False

@@ -151,7 +151,7 @@ async def refuse_missing(seen: Iterable[OriginView], forced: Iterable[str]) -> N
     names = ", ".join(f"`{item.origin.asked_name}`" for item in absent)
     where = ""
     if (external := absent[0].origin.external) is not None:
-        where = f" in domain `{external.domain}`" if external.domain else f" under `{external.api}`"
+        where = f" {Source('', external.api).where}"
     kind = "stream" if absent[0].origin.stream else "bucket"
     known = known if kind == "stream" else resolve.possible_buckets(known)
     remedy = f"List {kind}s with `kvctl {kind} ls`. "

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kvctl.kv.maintenance import copy_bucket
 from kvctl.kv.maintenance.copy_bucket import HISTORY, LATEST, KeyDifference, compare, copied_config
 from kvctl.kv.stream_kind import UNFINISHED
 from tests.support.raw import RawClient
+from tests.support.waiting import until_async
 
 MINUTE = timedelta(minutes=1)
 
@@ -222,6 +224,30 @@ async def test_an_interrupted_copy_is_removed(client, unique):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert name not in [status.bucket for status in (await catalog.listing(client.api)).statuses]
+
+
+async def test_a_copy_interrupted_without_a_server_ends_and_can_be_run_again(own_server):
+    async with kvctl.connect(own_server.url) as client:
+        source = await client.create_bucket("SOURCE")
+        await source.put_many((f"k{number}", b"x" * 1000) for number in range(20_000))
+        under_way = asyncio.Event()
+
+        def lose(_: int) -> None:
+            if not under_way.is_set():
+                own_server.kill()
+                under_way.set()
+
+        copy = partial(copy_bucket.copy, source, client.api, "COPY", data=LATEST)
+        task = asyncio.create_task(copy(advance=lose))
+        await under_way.wait()
+        await until_async(lambda: not client.connection.online, what="the connection to be lost")
+        task.cancel()
+        await asyncio.wait([task], timeout=5)  # cleaning up takes longer
+        assert task.cancelled()
+        own_server.start()
+        await client.connection.wait_online(60)
+        await copy()
+        assert await compare(source, client.bucket("COPY")) == []
 
 
 async def test_leftovers_of_a_killed_copy_are_recognised_and_replaced(client, raw, unique):
