@@ -290,15 +290,17 @@ async def test_aggregate_of_bucket_and_its_mirror_is_refused(client, raw, replic
 
 
 def test_unconnected_replica_is_reported_after_a_grace_period():
-    def info(age: int, **live: Any) -> dict[str, Any]:
+    def info(age: int, messages: int = 0, **live: Any) -> dict[str, Any]:
         config = {"name": "M", "mirror": {"name": "KV_B", "external": {"api": "$JS.nowhere.API"}}}
         live = {"name": "KV_B", "lag": 0, "active": -1, **live}
         created, now = "2026-01-01T00:00:00Z", f"2026-01-01T00:00:{age:02}Z"
-        return {"config": config, "mirror": live, "created": created, "ts": now}
+        return {"config": config, "state": {"messages": messages}, "mirror": live, "created": created, "ts": now}
 
     assert inspection.of_replica(info(2), [None]) == []
-    (hazard,) = inspection.of_replica(info(20), [None])
-    assert (hazard.name, "in domain `nowhere`" in hazard.evidence) == ("unconnected", True)
+    for messages, ever in ((0, "never connected"), (1, "has not connected since its server started")):
+        (hazard,) = inspection.of_replica(info(20, messages), [None])
+        assert hazard.name == "unconnected"
+        assert f"`M` {ever} to `B` in domain `nowhere`" in hazard.evidence
     gone = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
     (hazard,) = inspection.of_replica(info(2, **gone), [None])
     assert hazard.name == "missing-origin"
