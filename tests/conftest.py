@@ -133,10 +133,17 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory):
+    """The directory of the homes, so that no search for a free name has to read thousands of them."""
+    return tmp_path_factory.mktemp("homes")
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory, monkeypatch):
+def home(homes, monkeypatch):
     """An empty home directory, and an environment that says nothing about servers, colours or editors."""
-    directory = tmp_path_factory.mktemp("home", numbered=True)
+    directory = homes / f"{next(_numbers)}"
+    directory.mkdir()
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / ".config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
