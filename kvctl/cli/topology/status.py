@@ -66,8 +66,8 @@ async def status(
 
     A replica with `missing entries` has reached the revision but holds fewer entries. `behind` and `stalled` replicas
     have not reached it in two checks, a second apart. `silent`, `never connected` and `failing` are the server's
-    reports on the connection to the origin. An `unconfirmed` replica may be complete: its origin is not visible from
-    here, it holds more entries than a purged or compacted origin, or it does not start from the first entry.
+    reports on the connection to the origin. An `unconfirmed` replica may be complete: its origin is not visible or not
+    `ok` itself, it holds more entries than a purged or compacted origin, or it does not start from the first entry.
 
     A `missing origin` does not exist. The replica of a `recreated origin` holds the entries of the earlier stream. The
     servers of an `offline` replica do not answer; a stream of which only the name is known may be a replica. The

@@ -18,7 +18,7 @@ from kvctl.topology.health import arrival, counts
 from kvctl.topology.health.arrival import Goal
 from kvctl.topology.health.inspection import Lineage, lineage
 from kvctl.topology.model.subjects import KeyMapping
-from kvctl.topology.survey.graph import SILENCE, Inventory, Link, Where
+from kvctl.topology.survey.graph import Inventory, Link, Where, upstreams
 from kvctl.topology.survey.inventory import lost_majority, servers, silence
 from kvctl.topology.survey.origin_lookup import PATIENCE
 from kvctl.units import format_duration
@@ -105,18 +105,43 @@ def worst(found: Iterable[ReplicaHealth]) -> ReplicaHealth | None:
 
 
 async def check_health(inventory: Inventory, second_look: float = SECOND_LOOK) -> list[ReplicaHealth]:
-    """Return the health of all replicas, in the order of the inventory's links.
+    """Return the health of all replicas, in the order of the inventory's links; the other links above them count.
 
     Takes `second_look` seconds if one of them is late.
     """
-    looks = [_LinkCheck(link) for link in inventory.links]
+    looks = [_LinkCheck(link) for link in (*inventory.links, *inventory.above())]
     slots = asyncio.Semaphore(MAX_CONCURRENT_REPLICAS)
     found = await asyncio.gather(*(look.first(slots) for look in looks))
     late = [at for at, standing in enumerate(found) if standing is None]
     if late:
         await asyncio.sleep(second_look)
     again = dict(zip(late, await asyncio.gather(*(looks[at].second(slots) for at in late)), strict=True))
-    return await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
+    settled = await _recounted([standing or again[at] for at, standing in enumerate(found)], second_look, slots)
+    return _inherited(settled)[: len(inventory.links)]
+
+
+def _inherited(found: list[ReplicaHealth]) -> list[ReplicaHealth]:
+    """Return the same, without `ok` for a replica whose origin lacks, or may lack, what its own origins hold."""
+    for at, item in enumerate(found):
+        beyond = upstreams(item.link.origin) if item.link.origin and not item.link.origin_place else ()
+        unheard = next((above.source for above in beyond if above.error or above.silent), None)
+        if unheard and item.state is Health.OK:
+            text = f"its origin `{name_of(item.link.source)}` receives nothing from `{name_of({'name': unheard.name})}`"
+            found[at] = replace(item, state=Health.UNCONFIRMED, evidence=text)
+    order = list(Health)
+    worst_last = sorted(found, key=lambda item: order.index(item.state))
+    troubled: dict[Where | None, ReplicaHealth] = {
+        item.link.at: item for item in worst_last if item.state is not Health.OK
+    }
+    while late := [at for at, item in enumerate(found) if item.state is Health.OK and item.link.origin_at in troubled]:
+        for at in late:
+            link, cause = found[at].link, troubled[found[at].link.origin_at]
+            origin, state = name_of(link.source), Health.BEHIND if cause.state is Health.BEHIND else Health.UNCONFIRMED
+            way = "" if cause.link.at == link.origin_at else f" replicates from `{cause.link.node.name}`, which"
+            text = f"its origin `{origin}`{way} has the state `{cause.state}`"
+            found[at] = replace(found[at], state=state, evidence=text)
+            troubled.setdefault(link.at, cause)
+    return found
 
 
 async def _recounted(found: list[ReplicaHealth], pause: float, slots: asyncio.Semaphore) -> list[ReplicaHealth]:
@@ -204,7 +229,7 @@ class _LinkCheck:
             return replace(plain, state=Health.FAILING, evidence=self._upstream.error)
         if descent.same is False:
             return replace(plain, state=Health.RECREATED_ORIGIN, evidence=descent.evidence)
-        if self._upstream.last_seen is None or self._upstream.last_seen > SILENCE:
+        if self._upstream.silent:
             return self._unconnected()
         if descent.same is None:
             return replace(plain, state=Health.UNCONFIRMED, evidence=descent.evidence)
@@ -240,7 +265,7 @@ class _LinkCheck:
             return replace(plain, state=Health.MISSING_ORIGIN, evidence=f"`{name}` does not exist")
         if self._upstream.error:
             return replace(plain, state=Health.FAILING, evidence=self._upstream.error)
-        if self._upstream.last_seen is None or self._upstream.last_seen > SILENCE:
+        if self._upstream.silent:
             return self._unconnected()
         return replace(plain, state=Health.UNCONFIRMED, evidence=f"the contents of `{name}` cannot be read from here")
 

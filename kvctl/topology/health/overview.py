@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -81,7 +81,7 @@ async def answering(api: Api, stream: str) -> Answers | None:
 def reads(
     stream: str,
     info: StreamInfo | None,
-    health: Iterable[ReplicaHealth],
+    health: Collection[ReplicaHealth],
     answers: Answers | None,
     *,
     place: Place | None = None,
@@ -92,7 +92,7 @@ def reads(
     `health` is that of mirrors in view; those that read the stream under the API prefix `api` count.
     """
     reported = {item["name"]: item for item in (info.get("alternates") if info else None) or ()}
-    times = answers or {}
+    times, own = answers or {}, worst(item for item in health if item.link.reader == stream)
     mirrors = {item.link.reader: item for item in health if _mirrors(item, stream, api)}
     configs = {name: (item.link.info["config"], item.link.origin) for name, item in mirrors.items()}
     silent = {name for name, (config, _) in configs.items() if not config.get("mirror_direct") and name not in times}
@@ -105,7 +105,7 @@ def reads(
     for name in order:
         row = _mirror(mirrors[name]) if name in mirrors else AlternateStream(_name(name), name, MIRROR)
         if name == stream:
-            row = _origin(stream, info, place)
+            row = _mirror(own)._replace(role=ORIGIN) if own and not api else _origin(stream, info, place)
         elif name in clues and name not in mirrors:
             row = AlternateStream(_name(name), name, MIRROR, clues[name].cluster, state=Health.OFFLINE)
         here = None if answers is None else name in times

@@ -91,6 +91,11 @@ class Upstream(NamedTuple):
     """Seconds since the last message from it; None: never."""
     error: str | None
 
+    @property
+    def silent(self) -> bool:
+        """True if no message came for a long time, or ever."""
+        return self.last_seen is None or self.last_seen > SILENCE
+
 
 def upstreams(info: StreamInfo) -> list[Upstream]:
     """Return the streams that the stream reads, from the server's info and the configuration."""
@@ -326,6 +331,8 @@ class Inventory(NamedTuple):
 
     places: Mapping[str, Place]
     links: tuple[Link, ...]
+    others: tuple[Link, ...] = ()
+    """Other links: `links` are in no better health than those above them."""
 
     def republications(self, changed: Mapping[Where, StreamConfig | None] | None = None) -> list[Replication]:
         """Return the republishing of streams into others; `changed` replaces configurations, None for a deletion."""
@@ -338,7 +345,17 @@ class Inventory(NamedTuple):
 
     def only(self, links: Iterable[Link]) -> Inventory:
         """Return the same accounts with some of the links."""
-        return Inventory(self.places, tuple(links))
+        kept = tuple(links)
+        known = set(map(id, kept))
+        return Inventory(
+            self.places, kept, tuple(link for link in (*self.links, *self.others) if id(link) not in known)
+        )
+
+    def above(self) -> list[Link]:
+        """Return those of the other links that lead, directly or through others, to the origins of the links."""
+        edges = [(link.at, link.origin_at) for link in self.others]
+        readers = followed([link.origin_at for link in self.links], edges)
+        return [link for link in self.others if link.at in readers]
 
     def of(self, where: Where) -> list[Link]:
         """Return the links of a reader, in the order of its sources."""
@@ -389,11 +406,12 @@ def is_origin(replicas: Iterable[Replica], name: str) -> bool:
 
 def reach(start: Collection[str], edges: Collection[tuple[str, str]]) -> set[str]:
     """Return these nodes, those that lead to them, and those that they lead to, along pairs of origin and reader."""
-    return _followed(start, edges) | _followed(start, [(reader, origin) for origin, reader in edges])
+    return followed(start, edges) | followed(start, [(reader, origin) for origin, reader in edges])
 
 
-def _followed(start: Collection[str], edges: Collection[tuple[str, str]]) -> set[str]:
-    beyond: dict[str, set[str]] = {}
+def followed(start: Collection[Any], edges: Collection[tuple[Any, Any]]) -> set[Any]:
+    """Return these nodes and all that they lead to, along pairs of nodes."""
+    beyond: dict[Any, set[Any]] = {}
     for here, there in edges:
         beyond.setdefault(here, set()).add(there)
     found, waiting = set(start), list(start)

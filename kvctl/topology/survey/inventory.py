@@ -16,7 +16,7 @@ from kvctl.jetstream.stream_info import Source, StreamInfo, sources_of
 from kvctl.phrases import quoted
 from kvctl.topology.model import file as model_file
 from kvctl.topology.model.origins import External
-from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Link, Place, placed_in
+from kvctl.topology.survey.graph import Clue, Dependent, Inventory, Link, Place, followed, placed_in
 from kvctl.topology.survey.origin_lookup import PATIENCE, own_domain
 
 if TYPE_CHECKING:
@@ -117,15 +117,13 @@ async def with_domains(known: Inventory, apis: Mapping[str, Api]) -> Inventory:
 
 
 async def survey_around(place: Place, stream: str) -> Inventory:
-    """Return the links of a stream, and of those that read from it, directly or not, to all their origins."""
+    """Return the links of a stream, and of those that read from it, directly or not; with those above them."""
     names = {stream, *(reader.node.stream for reader in place.dependents(stream))}
-    readings = [
-        (place, info, source)
-        for name, info in place.known.items()
-        if name in names
-        for source in sources_of(info["config"])
-    ]
-    return Inventory({place.name: place}, await _links([place], readings))
+    every = [(place, info, source) for info in place.known.values() for source in sources_of(info["config"])]
+    edges = [(info["config"]["name"], source["name"]) for _, info, source in every if not Source.parse(source).api]
+    readers = followed(names, edges)
+    links = await _links([place], [reading for reading in every if reading[1]["config"]["name"] in readers])
+    return Inventory({place.name: place}, links).only(link for link in links if link.reader in names)
 
 
 async def dependents(api: Api, stream: str) -> list[Dependent]:

@@ -146,6 +146,13 @@ def test_replica_of_a_mirror_that_is_cut_off_is_not_confirmed(leaf):
     assert "may lack entries of its origin" in leaf("topology", "audit", "AGG_M", "--format", "markdown").out
     compared = leaf("bucket", "diff", "AGG_M", "ORD_L")
     assert (compared.exit_code, compared.out, compared.err.count(doubt)) == (0, "", 1)
+    (shown,) = json.loads(leaf("topology", "status", "AGG_M", "-o", "json").out)
+    text = "its origin `ORD_L` has the state `silent`"
+    assert (shown["state"], shown["lag"], shown["evidence"]) == ("unconfirmed", 0, text)
+    assert f"? AGG_M (from ORD_L): {text}" in leaf("topology", "status").out
+    assert text[1:] in leaf("doctor", "-o", "json").out
+    served = json.loads(leaf("bucket", "alternates", "ORD_L", "-o", "json").out)
+    assert "ok" not in {row["state"] for row in served if row["served_by"] == "ORD_L"}
 
 
 @pytest.mark.usefixtures("cut")

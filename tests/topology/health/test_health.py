@@ -7,14 +7,15 @@ import pytest
 
 import kvctl
 from kvctl.doctor.examination import of_standing
+from kvctl.jetstream import streams
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
-from kvctl.topology.health import health
+from kvctl.topology.health import health, overview
 from kvctl.topology.health.health import Health, ReplicaHealth
 from kvctl.topology.health.inspection import Lineage, lineage
 from kvctl.topology.model.origins import Aggregate, External, Mirror, Origin
-from kvctl.topology.survey.graph import Inventory
+from kvctl.topology.survey.graph import Inventory, upstreams
 from kvctl.topology.survey.inventory import survey
-from tests.support.waiting import until
+from tests.support.waiting import until, until_async
 from tests.topology.conftest import source
 
 QUICK = 0.2
@@ -23,8 +24,8 @@ QUICK = 0.2
 async def look(client: kvctl.Client, *names: str) -> dict[str, ReplicaHealth]:
     """Return the health of the named replicas of one origin; others on the server are left out."""
     inventory = await survey({"": client.api})
-    links = tuple(link for link in inventory.links if link.info["config"]["name"].removeprefix("KV_") in names)
-    return {item.link.node.name: item for item in await health.check_health(Inventory(inventory.places, links), QUICK)}
+    links = [link for link in inventory.links if link.info["config"]["name"].removeprefix("KV_") in names]
+    return {item.link.node.name: item for item in await health.check_health(inventory.only(links), QUICK)}
 
 
 async def test_replica_with_the_last_entry_is_ok(client, raw, replicas, unique):
@@ -60,6 +61,50 @@ async def test_replica_that_refuses_an_entry_is_stalled(client, raw, replicas, u
     assert (found.state, text) == (Health.STALLED, f"at revision {last - 1} of {last}, and nothing arrives")
     assert limit.startswith("the next entry takes at least 5")
     assert limit.endswith(" bytes here, above max-value-size 300 B")
+
+
+async def test_end_of_a_chain_is_not_better_than_what_it_replicates_from(client, raw, replicas, unique):
+    """It holds all of its own origin, which holds less than the source above it."""
+    origin, stuck, near, far = unique("O"), unique("A"), unique("M"), unique("M")
+    raw.create_bucket(origin, {"small": b"v"})
+    replicas.aggregate(stuck, source(origin, stuck), max_msg_size=300)
+    replicas.mirror(near, stuck)
+    raw.api(f"STREAM.CREATE.{far}", {"name": far, "mirror": {"name": near}, "mirror_direct": True})
+    until(lambda: replicas.info(far)["state"]["messages"])
+    assert {item.state for item in (await look(client, near, far)).values()} == {Health.OK}
+    raw.put(origin, "large", b"v" * 500)
+    found = await look(client, far)
+    assert [item.state for item in found.values()] == [Health.UNCONFIRMED], "also if the others are not asked for"
+    assert found[far].evidence == f"its origin `{near}` replicates from `{stuck}`, which has the state `stalled`"
+    (finding,) = of_standing(found[far])
+    assert (finding.check, finding.evidence[:1]) == ("unconfirmed", "I")
+    seen = (await overview.inspect(client.api, near)).health_of(near)
+    assert (seen.state, seen.evidence) == (Health.UNCONFIRMED, f"its origin `{stuck}` has the state `stalled`")
+    served = (await overview.readers_of(client.api, far)).alternates
+    assert {(item.stream, item.state) for item in served} == {(near, Health.UNCONFIRMED), (far, Health.UNCONFIRMED)}
+    raw.api(f"STREAM.DELETE.{far}")
+
+
+async def test_end_of_a_chain_through_another_domain_is_not_better_either(leaf, unique):
+    near, far = unique("M"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        for api, config in (
+            (edge.api, {"name": near, "mirror": {"name": "KV_NEVER_THERE"}}),
+            (hub.api, {"name": far, "mirror": {"name": near, "external": {"api": "$JS.leaf.API"}}}),
+        ):
+            await streams.create(api, config)
+
+        async def connected() -> bool:
+            return not upstreams(await streams.info(hub.api, far))[0].silent
+
+        await until_async(connected)
+        found = (await look(hub, far))[far]
+        assert (found.state, found.evidence) == (
+            Health.UNCONFIRMED,
+            f"its origin `{near}` receives nothing from `NEVER_THERE`",
+        )
+        for api, name in ((hub.api, far), (edge.api, near)):
+            await streams.delete(api, name)
 
 
 async def test_replica_that_catches_up_between_looks_is_ok(client, raw, replicas, unique):
