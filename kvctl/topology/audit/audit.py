@@ -37,6 +37,7 @@ from kvctl.topology.audit.verdict import (
     Ages,
     AuditDifference,
     AuditOutcome,
+    LiveKeys,
     Marked,
     SideComparison,
     Verdict,
@@ -181,7 +182,7 @@ class _ReplicaAudit:
     """Number of messages read of each origin; the replica's under -1."""
     own: set[bytes] = field(default_factory=set)
     """Subjects of live entries that no origin has brought."""
-    keys: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, LiveKeys] = field(default_factory=dict)
 
     @property
     def mirror(self) -> bool:
@@ -240,7 +241,7 @@ class _ReplicaAudit:
         self.read = dict.fromkeys((HERE, *(feed.number for feed in self.feeds)), 0)
         self.names.clear()
         self.own.clear()
-        self.keys = dict.fromkeys((feed.number for feed in self.feeds), 0)
+        self.keys = {feed.number: LiveKeys(feed.info["state"]["last_seq"]) for feed in self.feeds}
         origins = [self._origin(feed) for feed in self.feeds]
         sides: list[list[AsyncGenerator[Marked]]] = [origins, [self._replica_messages()]]
         try:
@@ -256,14 +257,16 @@ class _ReplicaAudit:
             for reader in (*sides[ORIGIN], *sides[REPLICA]):
                 await reader.aclose()
         suspects = [_text(subject) for subject in comparison.suspects(self.own)]
-        return FirstComparison(suspects, comparison.alone(self.own), self._name, list(self.keys.values()))
+        return FirstComparison(
+            suspects, comparison.alone(self.own), self._name, [keys.count() for keys in self.keys.values()]
+        )
 
     def _name(self, number: int, landed: str) -> str | None:
         return self.names.get((number, landed))
 
     async def _origin(self, feed: Feed) -> AsyncGenerator[Marked]:
         """Yield an origin's messages with their destinations."""
-        land, mirror, lossy = feed.rules.land, self.mirror, feed.rules.lossy
+        land, mirror, lossy, keys = feed.rules.land, self.mirror, feed.rules.lossy, self.keys[feed.number]
         try:
             async with aclosing(feed.side.messages()) as batches:
                 async for batch in batches:
@@ -271,10 +274,11 @@ class _ReplicaAudit:
                     found: Marked = []
                     for subject, revision, header, payload in batch:
                         if (landed := land(subject)) is not None:
-                            found.append((landed, mark(header, payload, revision if mirror else b"")))
+                            digest = mark(header, payload, revision if mirror else b"")
+                            found.append((landed, digest))
+                            keys.add(subject, int(revision), lives=digest != DELETED)
                             if lossy:
                                 self.names[feed.number, _text(landed)] = _text(subject)
-                    self.keys[feed.number] += sum(1 for _, digest in found if digest != DELETED)
                     yield found
         except KvctlError as error:
             raise _Unreadable(feed, error) from None

@@ -26,7 +26,7 @@ from tests.topology.audited import SHORTLY, audited, one, said
 WRITER = """
 import random, sys
 from tests.support.raw import RawClient
-url, bucket, keys = sys.argv[1:]
+url, bucket, keys, deleted = sys.argv[1:]
 chance, number = random.Random(7), 0
 with RawClient(url) as raw:
     while True:
@@ -34,9 +34,9 @@ with RawClient(url) as raw:
             number += 1
             hot = chance.random() < 0.3
             key, dice = f"k.{chance.randrange(10 if hot else int(keys))}", chance.random()
-            if dice < 0.04:
+            if dice < float(deleted) / 2:
                 raw.publish(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "DEL"})
-            elif dice < 0.08:
+            elif dice < float(deleted):
                 raw.publish(f"$KV.{bucket}.{key}", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
             else:
                 raw.publish(f"$KV.{bucket}.{key}", b"%d" % number)
@@ -45,10 +45,10 @@ with RawClient(url) as raw:
 
 
 @contextmanager
-def writing(url: str, bucket: str, keys: int) -> Iterator[None]:
-    """Run a process that puts, deletes and purges keys of the bucket without a pause, some of them constantly."""
+def writing(url: str, bucket: str, keys: int, deleted: float = 0.08) -> Iterator[None]:
+    """Run a process that puts keys of the bucket without a pause, some constantly, and deletes and purges a share."""
     here = Path(__file__).parents[3]
-    process = subprocess.Popen([sys.executable, "-c", WRITER, url, bucket, str(keys)], cwd=here)
+    process = subprocess.Popen([sys.executable, "-c", WRITER, url, bucket, str(keys), str(deleted)], cwd=here)
     try:
         yield
         assert process.poll() is None, "the writer stopped"
@@ -81,6 +81,16 @@ async def test_audit_beside_a_writer_reports_only_real_differences(client, serve
         assert ("differing", "p.steady", "local-write") in said(outcome)
         rate = raw.api(f"STREAM.INFO.KV_{bucket}")["state"]["last_seq"] / (time.monotonic() - begun)
         assert rate > 20, "the writer hardly wrote"
+
+
+async def test_keys_that_are_rewritten_during_an_audit_are_counted_once(client, server, raw, unique):
+    bucket, mirror, aggregate = unique("ORIGIN"), unique("M"), unique("AGG")
+    raw.create_bucket(bucket)
+    await replicated(client, bucket, mirror, aggregate, 3000)
+    with writing(server.url, bucket, 3000, deleted=0):
+        for _ in range(3):
+            outcomes = await audited(client, bucket, patience=timedelta(seconds=120))
+            assert [(outcome.error, outcome.keys) for outcome in outcomes] == [(None, 3000)] * 2
 
 
 @pytest.mark.guarantee("replicas-4", by="race")

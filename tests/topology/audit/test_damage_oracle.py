@@ -289,6 +289,8 @@ async def said(client: kvctl.Client, shape: Shape) -> Said:
         outcomes += await audit(replica, PATIENCE, report=found.append)
         kinds = {"stale": "other", "differing": "other"}
         differences[replica.stream] = {(item.subject, kinds.get(str(item.kind), str(item.kind))) for item in found}
+    held = {name: len(shape.held(f"KV_{name}")) for name in shape.origins}
+    assert all(outcome.keys == held[outcome.origin] for outcome in outcomes), (outcomes, held, shape.log)
     return Said(states, findings, outcomes, differences)
 
 
