@@ -1,8 +1,8 @@
 """What a command does not need, it does not import: start-up is part of the contract, and imports are most of it."""
 
-import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,12 @@ import sys
 from kvctl.deferred import DeferredModule, defer_modules
 defer_modules()
 from kvctl.cli.app.main import main
-code = main(sys.argv[1:])
-names = sorted(name for name, module in sys.modules.items() if not isinstance(module, DeferredModule))
-made = {value for name in names if name.startswith("kvctl") for value in vars(sys.modules[name]).values()
-    if isinstance(value, type) and value.__module__ == name and "__dataclass_fields__" in vars(value)}
-import json
-print(json.dumps([code, names, len(made)]), file=sys.stderr)
+for line in sys.argv[1].split("\\n"):
+    code = main(line.split("\\t"))
+    names = sorted(name for name, module in sys.modules.items() if not isinstance(module, DeferredModule))
+    made = {value for name in names if name.startswith("kvctl") for value in vars(sys.modules[name]).values()
+        if isinstance(value, type) and value.__module__ == name and "__dataclass_fields__" in vars(value)}
+    print("MODULES", code, len(made), *names, file=sys.stderr)
 """
 HEAVY = (
     *"""
@@ -35,17 +35,17 @@ RARE = tuple("nats.js aiohttp asyncio.sslproto asyncio.staggered csv bz2 lzma lo
 FILES = ("kvctl.atomic_file", "tempfile")
 
 
-def loaded(*args: str) -> tuple[set[str], int]:
-    """The modules that a process holds after running a command line, and the number of our dataclasses in them."""
-    line = [sys.executable, "-c", PROGRAM, *args]
+def loaded(*lines: Sequence[str]) -> list[tuple[set[str], int]]:
+    """The modules that a process holds after each of these command lines, and the number of our dataclasses in them."""
+    line = [sys.executable, "-c", PROGRAM, "\n".join(map("\t".join, lines))]
     done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120)
-    code, modules, dataclasses = json.loads(done.stderr.splitlines()[-1])
-    assert code == 0, done.stderr
-    return set(modules), dataclasses
+    found = [told.split(" ") for told in done.stderr.splitlines() if told.startswith("MODULES ")]
+    assert [code for _, code, *_ in found] == ["0"] * len(lines), done.stderr
+    return [({*modules}, int(dataclasses)) for _, _, dataclasses, *modules in found]
 
 
 def imported(*args: str) -> set[str]:
-    return loaded(*args)[0]
+    return loaded(args)[0][0]
 
 
 def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
@@ -55,9 +55,8 @@ def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
+def test_words_about_commands_need_no_client():
+    lines = [
         ("--version",),
         ("version",),
         ("--help",),
@@ -70,11 +69,9 @@ def offenders(modules: set[str], unwanted: tuple[str, ...]) -> list[str]:
         ("__complete", "--", "bucket", "ls", "--o"),
         ("__complete", "--", "-o", ""),
         ("__complete", "--", "--context", ""),
-    ],
-    ids=" ".join,
-)
-def test_words_about_commands_need_no_client(args):
-    assert offenders(imported(*args), HEAVY) == []
+    ]
+    for line, (modules, _) in zip(lines, loaded(*lines), strict=True):
+        assert offenders(modules, HEAVY) == [], line
 
 
 def test_a_command_loads_no_other_command():
@@ -120,7 +117,8 @@ def test_command_loads_what_it_needs(server, bucket_name, line, unwanted, limit)
 def test_command_makes_few_dataclasses(server, bucket_name, line, limit):
     assert run_process("bucket", "add", bucket_name, "-s", server.url).exit_code == 0
     assert run_process("put", bucket_name, "key", "value", "-s", server.url).exit_code == 0
-    assert loaded(*line.replace("BUCKET", bucket_name).split(), "-s", server.url)[1] <= limit
+    [(_, dataclasses)] = loaded([*line.replace("BUCKET", bucket_name).split(), "-s", server.url])
+    assert dataclasses <= limit
 
 
 def test_topology_plan_loads_no_format_but_yaml(server, tmp_path):
