@@ -224,7 +224,7 @@ async def test_every_moment_of_a_bucket_with_removed_messages_is_right_or_not_ca
     """Purges, compactions, limits and deleted messages; what the history may explain instead is not noticed."""
     config = raw.create_bucket(bucket_name, max_msgs_per_subject=history, deny_delete=deny_delete)["config"]
     removal = Removal(Oracle(client.bucket(bucket_name), raw, history, keys, seed), config)
-    for _ in range(steps(4)):
+    for _ in range(steps(2)):
         for _ in range(removal.random.randint(1, 12)):
             await removal.oracle.step()
         await removal.remove()
@@ -249,7 +249,7 @@ async def ended(bucket: Bucket, key: str) -> Entry:
 
 @pytest.mark.guarantee("reading-7", by="oracle")
 @pytest.mark.parametrize(("history", "keys", "steps"), [(1, 4, 15), (2, 3, 25), (5, 4, 40), (64, 6, 40)])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 async def test_every_moment_is_right_or_honestly_lost(client, raw, bucket_name, history, keys, steps, seed):
     bucket = await client.create_bucket(bucket_name, history=history)
     oracle = Oracle(bucket, raw, history, keys, seed)
