@@ -74,8 +74,8 @@ async def test_fetch_ends_when_its_bytes_are_used_up_to_the_last(make_stream):
         size = sum([size_of(message.frame) async for message in fetch])
     begun = time.monotonic()
     same = await stream.create_consumer("d")
-    assert await sequences(same.fetch(max_bytes=size, expires=20 * SECOND)) == [1, 2, 3, 4, 5, 6]
-    assert time.monotonic() - begun < 15
+    assert await sequences(same.fetch(max_bytes=size, expires=60 * SECOND)) == [1, 2, 3, 4, 5, 6]
+    assert time.monotonic() - begun < AT_ONCE
 
 
 async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream):
@@ -83,7 +83,7 @@ async def test_fetch_and_next_may_be_shorter_than_a_second(make_stream):
     assert await sequences(consumer.fetch(5, expires=SECOND / 5)) == [1]
     begun = time.monotonic()
     assert await consumer.next(expires=SECOND / 5) is None
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < AT_ONCE
 
 
 async def test_pinned_client_fetches_again_with_its_pin(make_stream):

@@ -370,6 +370,6 @@ async def test_consumer_whose_server_just_died_gets_another_name_after_two_secon
         with Proxy(server.url) as proxy:
             proxy.on(b".CONSUMER.CREATE.", Swallow())
             begun = time.monotonic()
-            async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=10))) as behind:
+            async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=60))) as behind:
                 found = [key async for key in behind.bucket(name).keys()]
-        assert (len(found), 2 <= time.monotonic() - begun < 5) == (20, True)
+        assert (len(found), 2 <= time.monotonic() - begun < 30) == (20, True)

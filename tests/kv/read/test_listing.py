@@ -88,7 +88,7 @@ class TestWhatIsListed:
             ):
                 begun = time.monotonic()
                 assert [item async for item in reading if getattr(item, "key", item) != "k"] == []
-                assert time.monotonic() - begun < 10  # a pull that finds nothing waits for 30
+                assert time.monotonic() - begun < 25  # a pull that finds nothing waits for 30
             await bucket.put("k", b"")
 
     @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def meanwhile(*works: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]
 
 @pytest.mark.parametrize("history", [1, 5])
 class TestUnderWriters:
-    STABLE, ROUNDS = 1500, 12
+    STABLE, ROUNDS = 1500, 6
 
     def stable(self) -> list[str]:
         return [f"s.{number % 10}.{number}" for number in range(self.STABLE)]
