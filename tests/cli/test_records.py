@@ -6,31 +6,30 @@ import pytest
 
 from kvctl.cli import records
 from kvctl.cli.app.command import Command
-from kvctl.cli.app.main import root
-from kvctl.cli.app.manual import walk, with_field_list
+from kvctl.cli.app.manual import with_field_list
 from kvctl.render.fields import columns
 from kvctl.render.formats import TsvWriter
 from kvctl.render.view import View
 from tests.support import record_check
+from tests.support.commands import every_command
 
 SILENT = {"context select", "env", "help", "lock", "quickstart", "top"}
 """Commands that print no records: text for people, a screen, the output of a program, or nothing."""
 
 
 def test_every_command_declares_its_records():
-    assert {ctx.command_path.removeprefix("kvctl ") for ctx, command in walk(root()) if not command.prints} == SILENT
+    assert {path for path, (_, command) in every_command().items() if not command.prints} == SILENT
 
 
 def test_fields_of_a_record_are_named_once():
-    for ctx, command in walk(root()):
+    for path, (_, command) in every_command().items():
         for record in command.prints:
-            assert len(set(record.fields)) == len(record.fields), ctx.command_path
+            assert len(set(record.fields)) == len(record.fields), path
 
 
 def test_every_show_prints_a_line_for_each_field_in_a_pipe():
-    commands = {ctx.command_path: command for ctx, command in walk(root())}
     cards = (" show", "bucket stats", "context test")
-    shows = {path: command.in_pipe for path, command in commands.items() if path.endswith(cards)}
+    shows = {path: command.in_pipe for path, (_, command) in every_command().items() if path.endswith(cards)}
     assert len(shows) > 9
     assert set(shows.values()) == {"fields"}, shows
 
@@ -99,10 +98,10 @@ def test_listing_with_other_columns_than_its_record_fails_every_test(columns, fi
 
 def test_every_listing_sorts_and_limits():
     """Those that print rows as they come have `--limit`, and `keys` a `--sort` without a column."""
-    found = {ctx.command_path.removeprefix("kvctl ") for ctx, command in walk(root()) if has(command, "sort", "limit")}
-    listings = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root()) if ctx.command_path.endswith(" ls")}
+    found = {path for path, (_, command) in every_command().items() if has(command, "sort", "limit")}
+    listings = {path for path in every_command() if path.endswith(" ls")}
     assert listings | {"bucket diff", "bucket alternates", "stream subjects", "repo annotate", "keys"} == found
-    limited = {ctx.command_path.removeprefix("kvctl ") for ctx, command in walk(root()) if has(command, "limit")}
+    limited = {path for path, (_, command) in every_command().items() if has(command, "limit")}
     assert limited >= {"get", "history", "repo log", "bucket stats"}
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,10 @@ SHARED = {"--help", "--version"}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts of a module's strings, with what is formatted into them left open; docstrings are not messages."""
+    """The texts of a module's strings, with what is formatted into them left open."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inner: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            inner.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
             inner.update(id(part) for part in ast.walk(node) if part is not node)
     for node in ast.walk(tree):
@@ -38,6 +37,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(map(str, parts))
 
 
+@cache
 def named() -> list[tuple[str, str]]:
     """Place and command line of each command in backticks."""
     return [
@@ -49,12 +49,15 @@ def named() -> list[tuple[str, str]]:
 
 
 @cache
+def found_at(path: tuple[str, ...]) -> Any:
+    """The command or group of these words, None if there is none."""
+    return found_at(path[:-1]).get_command(None, path[-1]) if path else root()
+
+
+@cache
 def options_of(path: tuple[str, ...]) -> set[str] | None:
     """The options of a command, None for a group."""
-    found: object = root()
-    for word in path:
-        assert isinstance(found, Group)
-        found = found.get_command(None, word)
+    found = found_at(path)
     if isinstance(found, Group):
         return None
     return {spelling for param in found.params for spelling in (*param.opts, *param.secondary_opts)}
@@ -69,12 +72,9 @@ def problem(line: str) -> str | None:
         if ANY in word or word.startswith("-") or word.isupper() or word == "...":
             return None  # a command that is filled in, or a group's own option
         if path == ("help",) or (not path and word == "help"):
-            known = len(words) == 1 or ANY in words[1] or words[1] in {*titles(), "options"}
+            known = len(words) == 1 or ANY in words[1] or words[1].isupper() or words[1] in {*titles(), "options"}
             return None if known else f"no topic {words[1]}"
-        group = root()
-        for step in path:
-            group = group.get_command(None, step)
-        if group.get_command(None, word) is None:
+        if found_at((*path, word)) is None:
             return f"no command {word}"
         path += (words.pop(0),)
     own = options_of(path)

@@ -6,6 +6,7 @@ import pkgutil
 import re
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -111,9 +112,14 @@ def _is_command(line: str) -> bool:
     names = {name for commands in COMMANDS.values() for name in commands}
     if words[0] not in names:
         return False
-    command = root().get_command(None, words[0])
+    command = _command(words[0])
     wanted = words[1] if len(words) > 1 else ""
     return not hasattr(command, "entries") or not wanted.isalpha() or command.canonical(wanted) is not None
+
+
+@cache
+def _command(name: str) -> Any:
+    return root().get_command(None, name)
 
 
 @cache

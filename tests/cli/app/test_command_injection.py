@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvctl.cli.app.command import Command, Group
-from kvctl.cli.app.main import root
 from kvctl.server import run_server
 from tests.cli.conftest import run_process
+from tests.support.commands import every_command
 from tests.support.raw import RawClient
 from tests.support.wiretap import recording
 
@@ -20,21 +19,12 @@ ENDLESS = ("watch", "wait", "consume")
 SOME = {"REVISION": "1", "SEQ": "1", "VALUE": "v", "FILE": "/dev/null"}
 
 
-def commands(group: Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Command]]:
-    """Every command with its words."""
-    for name in group.list_commands(None):
-        if not path and name in LOCAL:
-            continue
-        found = group.get_command(None, name)
-        if isinstance(found, Group):
-            yield from commands(found, (*path, name))
-        else:
-            yield (*path, name), found
-
-
 def lines(text: str) -> Iterator[list[str]]:
     """Command lines that have the text in one place."""
-    for path, command in commands(root()):
+    for name, (_, command) in every_command().items():
+        path = name.split()
+        if path[0] in LOCAL:
+            continue
         arguments = [param for param in command.params if param.param_type_name == "argument" and param.required]
         plain = [SOME.get(str(param.metavar).strip("[]."), "B") for param in arguments]
         for at in range(len(arguments)):

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from kvctl.cli.app.completion import SCRIPTS
-from kvctl.cli.app.main import root
-from kvctl.cli.app.manual import walk
 from tests.cli.conftest import run_process
+from tests.support.commands import every_command
 from tests.support.patience import quickest
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]
@@ -117,9 +116,9 @@ class TestKinds:
     """Names that fit the command, with descriptions."""
 
     def test_every_command_with_force_has_its_safety_checks(self):
-        for ctx, found in walk(root()):
+        for path, (_, found) in every_command().items():
             takes = any("--force" in param.opts and not getattr(param, "hidden", False) for param in found.params)
-            assert takes == bool(found.forces()), ctx.command_path
+            assert takes == bool(found.forces()), path
 
     def test_safety_checks_are_offered(self, offered):
         assert offered("mirror", "create", "M", "--force", "short") == ["shorter-history", "shorter-ttl"]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from kvctl.cli.app.main import root
-from kvctl.cli.app.manual import walk
+from tests.support.commands import every_command
 
 DELETIONS = {
     "bucket delete": ["NOPE"],
@@ -25,8 +24,7 @@ KEYS = {"delete"}
 
 
 def test_every_deletion_is_covered():
-    found = {ctx.command_path.removeprefix("kvctl ") for ctx, _ in walk(root())}
-    assert {name for name in found if name.split()[-1] == "delete"} == DELETIONS.keys() | KEYS
+    assert {name for name in every_command() if name.split()[-1] == "delete"} == DELETIONS.keys() | KEYS
 
 
 @pytest.mark.parametrize("line", DELETIONS)

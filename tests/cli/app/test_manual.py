@@ -12,8 +12,9 @@ from kvctl import topics
 from kvctl.cli.app.command import Group
 from kvctl.cli.app.help_page import arguments, option_line, own_options
 from kvctl.cli.app.main import COMMANDS, root
-from kvctl.cli.app.manual import ROOT, generated, main, walk
+from kvctl.cli.app.manual import ROOT, generated, main
 from kvctl.cli.app.options import SharedValues
+from tests.support.commands import every_command
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,9 @@ def tree():
 
 
 @pytest.fixture(scope="module")
-def commands(tree):
+def commands():
     """Each command with its Typer context, by its path."""
-    return {ctx.command_path: (ctx, command) for ctx, command in walk(tree)}
+    return {f"kvctl {path}": found for path, found in every_command().items()}
 
 
 @pytest.fixture(scope="module")
