@@ -17,6 +17,7 @@ from kvctl.pipeline.read.offsets import StreamExtent, check
 from kvctl.pipeline.read.stream_reader import KvStreamReader, beginning, look, reach
 from kvctl.units import format_time
 from tests.support.raw import RawClient
+from tests.support.waiting import until
 
 ALL = ReadAllAvailable()
 
@@ -181,7 +182,7 @@ class TestSeveralBuckets:
 
 def test_a_batch_waits_for_enough_revisions_but_not_for_ever(begin, put):
     put("a")
-    reader = begin(minRevisionsPerTrigger="3", maxTriggerDelay="500ms")
+    reader = begin(minRevisionsPerTrigger="3", maxTriggerDelay="1h")
     end = reader.latestOffset(reader.initialOffset(), ALL)
     assert end["revision"] == 1, "the first batch does not wait"
     put("b")
@@ -191,12 +192,12 @@ def test_a_batch_waits_for_enough_revisions_but_not_for_ever(begin, put):
     put("d")
     end = reader.latestOffset(end, ALL)
     assert end["revision"] == 4
+    hasty = begin(minRevisionsPerTrigger="3", maxTriggerDelay="200ms")
     put("e")
-    assert reader.latestOffset(end, ALL) == end
-    time.sleep(0.5)
-    assert reader.latestOffset(end, ALL)["revision"] == 5
-    reader.prepareForTriggerAvailableNow()
+    end = hasty.latestOffset(end, ALL)
+    assert end["revision"] == 5
     put("f")
+    until(lambda: hasty.latestOffset(end, ALL)["revision"] == 6, what="the end of the delay")
     patient = begin(minRevisionsPerTrigger="3")
     patient.prepareForTriggerAvailableNow()
     assert patient.latestOffset(end, ALL)["revision"] == 6, "what exists is read without waiting"

@@ -249,17 +249,19 @@ async def test_equal_values_are_not_written(client, bucket, raw):
 async def test_lost_connection_neither_duplicates_nor_loses_rows(own_server, bucket_name):
     async with kvctl.connect(own_server.url) as client:
         await client.create_bucket(bucket_name, history=5)
-        rows = [{"key": f"k.{n % 20_000}", "value": f"v{n}".encode()} for n in range(60_000)]
-        writing = asyncio.create_task(Task(client, bucket_name)(rows, at_once=1000))
-        for _ in range(3):
-            await asyncio.sleep(0.2)
-            client.connection._client.cut()
-        assert await writing == (60_000, 0, 0)
-        assert (await client.bucket(bucket_name).status()).last_revision == 60_000
+        rows = [{"key": f"k.{n % 3000}", "value": f"v{n}".encode()} for n in range(9000)]
+        writing = asyncio.create_task(Task(client, bucket_name)(rows, at_once=100))
+        with RawClient(own_server.url) as raw:
+            for stored in (500, 3000, 6000):
+                while raw.state(bucket_name)["last_seq"] < stored:
+                    await asyncio.sleep(0)
+                client.connection._client.cut()
+        assert await writing == (9000, 0, 0)
+        assert (await client.bucket(bucket_name).status()).last_revision == 9000
         stored: dict[str, list[bytes]] = {}
         for key, value, _ in await contents(client, bucket_name):
             stored.setdefault(key, []).append(value)
-        wanted = {f"k.{n}": [f"v{n + 20_000 * life}".encode() for life in range(3)] for n in range(20_000)}
+        wanted = {f"k.{n}": [f"v{n + 3000 * life}".encode() for life in range(3)] for n in range(3000)}
         assert differences(stored, wanted) == []
 
 
