@@ -326,6 +326,7 @@ class OrderedConsumer:
 
     async def _create_consumer(self) -> dict[str, Any]:
         again = self.resumed and (self._current or self._selection.deliver != "last_per_subject")
+        latest = time.monotonic() + self._connection.timeout - SECOND_NAME_S
         for left in reversed(range(CREATIONS)):
             await self._stack.aclose()
             self._consumer = ServerConsumer(self._api, self.stream)
@@ -334,7 +335,8 @@ class OrderedConsumer:
             creation = asyncio.ensure_future(self._consumer.create(self._selection, self._last, resumed=again))
             try:
                 await asyncio.wait([creation], timeout=SECOND_NAME_S if left else None)
-                if creation.done() or not (self._leader or await self._is_replicated()):
+                late = time.monotonic() > latest
+                if creation.done() or late or not (self._leader or await self._is_replicated()):
                     made = await creation
                     break
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
@@ -260,17 +261,14 @@ SOMEWHERE = 1 << 63
 
 async def last_matching(api: Api, stream: str, subjects: Sequence[str]) -> int:
     """Return the last sequence on any of the subjects, 0 for none. Raises StreamNotFound, PermissionDenied."""
-    last = 0
-    for subject in subjects:
-        found = await direct_get.from_leader(api, stream, last_by_subj=subject)
-        last = max(last, found.sequence if found else 0)
-    return last
+    asked = (direct_get.from_leader(api, stream, last_by_subj=subject) for subject in subjects)
+    return max((message.sequence for message in await asyncio.gather(*asked) if message), default=0)
 
 
 async def next_matching(api: Api, stream: str, subjects: Sequence[str], first: int) -> int | None:
     """Return the lowest sequence from `first` on on any of the subjects, None for none. Raises as `last_matching`."""
-    found = [await direct_get.from_leader(api, stream, seq=first, next_by_subj=subject) for subject in subjects]
-    return min((message.sequence for message in found if message), default=None)
+    asked = (direct_get.from_leader(api, stream, seq=first, next_by_subj=subject) for subject in subjects)
+    return min((message.sequence for message in await asyncio.gather(*asked) if message), default=None)
 
 
 async def subjects(api: Api, stream: str, filters: Sequence[str]) -> int:

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import re
 import time
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -373,3 +375,28 @@ async def test_consumer_whose_server_just_died_gets_another_name_after_two_secon
             async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=60))) as behind:
                 found = [key async for key in behind.bucket(name).keys()]
         assert (len(found), 2 <= time.monotonic() - begun < 30) == (20, True)
+
+
+async def test_silent_server_is_not_asked_beyond_the_timeout(cluster, unique):
+    """No other name is tried when the time is over, and positions on several subjects are asked together."""
+    name, seen = unique(), list[bytes]()
+
+    def swallow(frame: bytes) -> Swallow:
+        seen.append(frame.split()[1])
+        return Swallow()
+
+    async with kvctl.connect(cluster.contexts["cluster"]) as client:
+        bucket = await client.create_bucket(name, replicas=3)
+        await bucket.put("k", b"v")
+        server = next(iter(cluster.servers.values()))
+        with Proxy(server.url) as proxy:
+            proxy.on(re.compile(rb"^H?PUB \$JS.API.(CONSUMER.CREATE|STREAM.MSG.GET)"), swallow, times=None)
+            async with kvctl.connect(Context(url=proxy.url, timeout=timedelta(seconds=3))) as behind:
+                with pytest.raises(RequestTimeout):
+                    _ = [entry async for entry in behind.bucket(name).history()]
+                assert len(set(seen)) == 1
+                seen.clear()
+                for last in (server_consumer.last_matching, partial(server_consumer.next_matching, first=1)):
+                    with pytest.raises(RequestTimeout):
+                        await last(behind.api, f"KV_{name}", ["a", "b", "c"])
+                assert len(seen) == 6
