@@ -158,7 +158,8 @@ async def _send(sent: SentWrite, payload: bytes, header: bytes) -> int:
             if lost is None:
                 raise explained(error, sent.binding) from None
         except (WrongRevision, UnreachableError) as error:
-            if lost is None and not await is_doubtful(sent.binding, sent.expected, error):
+            named = header_value(header, EXPECTED.encode())  # of this key or of another one
+            if lost is None and not await is_doubtful(sent.binding, int(named) if named else None, error):
                 raise
             lost = lost or error
         # Regardless of a later attempt's error, the first one may be stored.
@@ -315,8 +316,8 @@ async def resolve(write: SentWrite, error: KvctlError) -> int | None:
 
     Raises WrongRevision when its condition failed before it was stored, OutcomeUnknown; `error` is why it is open.
     """
-    patience = write.binding.api.connection.timeout
-    deadline = time.monotonic() + patience
+    refused = write.expected is None and isinstance(error, WrongRevision | StillBusy)
+    deadline = time.monotonic() + (STALE_LEADER_S if refused else write.binding.api.connection.timeout)
     while True:
         last = await _read(write, deadline, error, last_by_subj=write.binding.subject(write.key))
         sequence = last.sequence if last else 0

@@ -141,6 +141,11 @@ async def test_write_that_one_leader_stored_and_the_old_one_refused_succeeds(clu
             with pytest.raises(WrongRevision):
                 await bucket.update("k", b"5", last + 99)
             assert (await bucket.status()).last_revision == last + 3
+            refused_by_the_old_leader(proxy, 10071, f"wrong last sequence: {last}")
+            assert await bucket.put_while("m", b"", "l", last + 3) == last + 4
+            with pytest.raises(WrongRevision):
+                await bucket.put_while("m", b"", "l", last)
+            assert (await bucket.status()).last_revision == last + 4
 
 
 @pytest.mark.guarantee("writing-2", by="fault")
