@@ -81,12 +81,17 @@ def __getattr__(name: str) -> "Any":
 
     module = import_module(f"kvctl.{_HOMES[name]}")
     if _HOMES[name] == "kv.client":
-        module.refuse_cycles = _refuse_cycles  # type: ignore[attr-defined]
+        module.refuse_cycles = _of_topology("survey.origin_lookup", "refuse_cycles")  # type: ignore[attr-defined]
+        module.refuse_namesakes = _of_topology("health.overview", "refuse_namesakes")  # type: ignore[attr-defined]
     return module if name == "errors" else getattr(module, name)
 
 
-async def _refuse_cycles(api: "Any", config: "Any") -> None:
-    """Ask topology, which knows the other streams, for a client of buckets, which lies below. Raises HazardRefused."""
-    from importlib import import_module
+def _of_topology(module: str, name: str) -> "Any":
+    """Return a function of topology, which knows the other streams, for a client of buckets, which lies below."""
 
-    await import_module("kvctl.topology.survey.origin_lookup").refuse_cycles(api, config)
+    async def call(*args: "Any") -> None:
+        from importlib import import_module
+
+        await getattr(import_module(f"kvctl.topology.{module}"), name)(*args)
+
+    return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kvctl.connection import Connection
 from kvctl.connection import connect as open_connection
 from kvctl.contexts import Context, ContextStore, resolve
-from kvctl.errors import UsageError
-from kvctl.jetstream import streams
-from kvctl.jetstream.api import Api
+from kvctl.errors import KvctlError, UsageError
+from kvctl.jetstream import direct_get, streams
+from kvctl.jetstream.api import DEFAULT_PREFIX, Api
 from kvctl.jetstream.consumers import context as streams_and_consumers
 from kvctl.kv import catalog
 from kvctl.kv import config as configs
 from kvctl.kv import settings as fields
 from kvctl.kv.bucket import Bucket
+from kvctl.kv.names import SUBJECT_PREFIX
 
 if TYPE_CHECKING:
     from kvctl.jetstream.consumers.context import JetStream
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 refuse_cycles: Callable[[Api, StreamConfig], Awaitable[None]] | None = None
 """Raises HazardRefused for a stream whose writes would circulate. The package sets it: topology lies above buckets."""
+refuse_namesakes: Callable[[Api, StreamConfig, str, Collection[str]], Awaitable[None]] | None = None
+"""Raises HazardRefused for a new bucket beside the mirror of another one of its name. The package sets it, too."""
 
 
 class Client:
@@ -47,15 +50,18 @@ class Client:
         """Return a handle without any request. `stream` and `prefix` are for imported subjects. Raises UsageError."""
         return Bucket(self.api, name, stream=stream, prefix=prefix, read_only=read_only)
 
-    async def create_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
+    async def create_bucket(
+        self, config: BucketConfig | str, *, force: Collection[str] = (), **settings: Any
+    ) -> Bucket:
         """Create a bucket from a BucketConfig, or from its name and settings; succeed if it exists with the same ones.
 
-        Raises BucketExists (with another configuration), HazardRefused (writes would circulate through `republish`),
-        ServerError.
+        Raises BucketExists (with another configuration), ServerError, HazardRefused: writes would circulate through
+        `republish`, or, unless `force` has `shadowed-origin`, a mirror of a bucket elsewhere answers its reads here.
         """
         self.connection.context.require_writable()
         wanted = _config(config, settings)
         await self._refuse_cycles(wanted)
+        await self._refuse_namesakes(wanted, force)
         await catalog.create(self.api, wanted)
         return self.bucket(wanted.name)
 
@@ -69,11 +75,14 @@ class Client:
         await catalog.update(self.api, config)
         return self.bucket(config.name)
 
-    async def create_or_update_bucket(self, config: BucketConfig | str, **settings: Any) -> Bucket:
+    async def create_or_update_bucket(
+        self, config: BucketConfig | str, *, force: Collection[str] = (), **settings: Any
+    ) -> Bucket:
         """Create the bucket, or apply the configuration to the existing one. Raises as both."""
         self.connection.context.require_writable()
         wanted = _config(config, settings)
         await self._refuse_cycles(wanted)
+        await self._refuse_namesakes(wanted, force)
         await catalog.create_or_update(self.api, wanted)
         return self.bucket(wanted.name)
 
@@ -107,6 +116,18 @@ class Client:
         before: StreamConfig = info["config"] if info else {}
         if fields.SETTINGS["republish"].from_stream(before) != config.republish:
             await refuse_cycles(self.api, {**wanted, **before, "republish": wanted["republish"]})
+
+    async def _refuse_namesakes(self, config: BucketConfig, force: Collection[str]) -> None:
+        """Raise HazardRefused if a mirror answers reads of a bucket of this name, which does not exist here."""
+        if refuse_namesakes is None:
+            return
+        wanted = config.to_stream()
+        if self.api.prefix == DEFAULT_PREFIX:  # elsewhere, a read that nobody answers ends after the timeout
+            try:
+                await direct_get.last(self.api, wanted["name"], f"{SUBJECT_PREFIX}{config.name}.kvctl-none")
+            except KvctlError:
+                return
+        await refuse_namesakes(self.api, wanted, f"`{config.name}` was not created", force)
 
 
 @asynccontextmanager

@@ -256,8 +256,7 @@ async def restore(
         session.show(_manifest_view(expected))
         return
     api = (await session.client()).api
-    needed, _ = await overview.namesakes(api, {"name": expected.stream})
-    hazards.refuse(needed, force, f"`{expected.bucket}` was not restored")
+    await overview.refuse_namesakes(api, {"name": expected.stream}, f"`{expected.bucket}` was not restored", force)
     total = sum(file.bytes for file in expected.files if file.name == bucket_backup.DATA)
     with session.progress(f"Restoring {expected.bucket}", total, unit="bytes") as progress:
         done = await bucket_backup.restore(

@@ -18,7 +18,7 @@ from kvctl.kv import catalog, resolve
 from kvctl.kv.config import BucketStatus
 from kvctl.kv.names import STREAM_PREFIX
 from kvctl.kv.resolve import NOBODY_KNOWS
-from kvctl.topology.hazards.hazards import Hazard, shadowed, unserved
+from kvctl.topology.hazards.hazards import Hazard, refuse, shadowed, unserved
 from kvctl.topology.health.arrival import reported
 from kvctl.topology.health.health import Health, ReplicaHealth, check_health, worst
 from kvctl.topology.health.inspection import Lineage, lineage, of_replica, origins_of, seen
@@ -294,6 +294,11 @@ async def namesakes(api: Api, wanted: StreamConfig) -> tuple[list[Hazard], list[
                 found += shadowed(info["config"], wanted, place.domain)
                 warnings += dict.fromkeys(_of_namesakes(place.node(stream).name, info, wanted["name"]))
     return found, warnings
+
+
+async def refuse_namesakes(api: Api, wanted: StreamConfig, what: str, force: Collection[str] | None) -> None:
+    """Raise HazardRefused, whose message begins with `what`, for such hazards of a new bucket that are not forced."""
+    refuse((await namesakes(api, wanted))[0], force, what)
 
 
 def _of_namesakes(name: str, info: StreamInfo, stream: str) -> Iterator[str]:

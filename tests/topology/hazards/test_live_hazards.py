@@ -304,3 +304,18 @@ def test_unconnected_replica_is_reported_after_a_grace_period():
     gone = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
     (hazard,) = inspection.of_replica(info(2, **gone), [None])
     assert hazard.name == "missing-origin"
+
+
+async def test_library_refuses_a_bucket_beside_the_mirror_of_its_namesake_elsewhere(leaf, unique):
+    name, mirror = unique("O"), unique("M")
+    async with kvctl.connect(leaf.contexts["hub"]) as hub, kvctl.connect(leaf.contexts["leaf"]) as edge:
+        await (await hub.create_bucket(name)).put("k", b"v")
+        await create_mirror(edge, Mirror(mirror, Origin(name, external=External.of_domain("hub"))))
+        for create in (edge.create_bucket, edge.create_or_update_bucket):
+            with pytest.raises(HazardRefused, match=f"Mirror `{mirror}` of `{name}` in domain `hub`") as refused:
+                await create(name)
+            assert refused.value.name == "shadowed-origin"
+        await edge.create_bucket(name, force=["shadowed-origin"])
+        await edge.create_bucket(name)
+        for client, made in ((edge, name), (edge, mirror), (hub, name)):
+            await client.delete_bucket(made)
