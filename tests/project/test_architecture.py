@@ -111,11 +111,11 @@ PARTICIPLE = re.compile(
 """A class says what was found, not that something was."""
 ERRORS = re.compile("Error|Exception|Away|Unanswered|CannotAnswer")
 BUDGETS = {
-    "topology doctor labs": (12_313, 53),
+    "topology doctor labs": (12_318, 53),
     "versions tables": (8_717, 47),
     "pipeline": (8_400, 45),
     "cli render documents deferred phrases suggest units topics __main__": (21_401, 111),
-    "core": (19_746, 84),
+    "core": (19_772, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
