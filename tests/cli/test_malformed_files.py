@@ -201,7 +201,7 @@ def test_first_signal_ends_the_wait_for_a_pipe(start, server, tmp_path, words):
     try:
         time.sleep(0.2)
         waiting.send_signal(signal.SIGTERM)
-        assert waiting.wait(20) == 128 + signal.SIGTERM
+        assert waiting.wait(60) == 128 + signal.SIGTERM
     finally:
         waiting.kill()
         os.close(descriptor)

@@ -14,7 +14,7 @@ from kvctl.topology.model.origins import Aggregate, Mirror, Origin
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.oracle
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds in which a replica that is not flagged gets everything."""
 STUCK = 0.4
 """Seconds after which a replica that lacks entries is taken to lack them permanently."""
