@@ -6,10 +6,7 @@ from datetime import timedelta
 import pytest
 
 from kvctl.errors import UsageError
-from kvctl.pipeline.options import OPTIONS, SourceOptions, given_as, option_list, parse, with_option_list
-from tests.support.readme import ROOT
-
-TOPIC = (ROOT / "kvctl" / "topics" / "pipeline.md").read_text(encoding="utf-8")
+from kvctl.pipeline.options import OPTIONS, SourceOptions, given_as, option_list, parse
 
 
 def test_option_names_ignore_case_and_have_defaults():
@@ -98,21 +95,9 @@ def test_options_of_spark_are_ignored():
     assert parse({"bucket": "B", "path": "file:/x", "checkpointlocation": "/y"}) == SourceOptions("B")
 
 
-def test_the_topic_lists_the_options_as_they_are():
-    """If not: `python -m kvctl.cli.app.manual`."""
-    assert with_option_list(TOPIC) == TOPIC
-    assert option_list() in TOPIC
-
-
 def test_every_option_is_listed_with_its_default():
     listed = option_list()
     assert [line.split("`")[1] for line in listed.splitlines() if line.startswith("- ")] == [
         option.name for option in OPTIONS
     ]
     assert "default latest" in listed
-
-
-def test_outdated_option_list_is_replaced():
-    stale = TOPIC.replace("- `mode` latest", "- `mood` latest")
-    assert stale != TOPIC
-    assert with_option_list(stale) == TOPIC

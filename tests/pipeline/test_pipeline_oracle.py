@@ -99,7 +99,7 @@ with Engine(SparkTarget(master="local[2]")) as engine:
 
 
 @pytest.mark.guarantee("pipeline-29", by="kill")
-@pytest.mark.parametrize("mode", ["changes", "latest"])
+@pytest.mark.parametrize("mode", ["changes", pytest.param("latest", marks=pytest.mark.slow)])
 def test_capture_that_is_killed_at_random_has_each_revision_once(
     seed, steps, mode, engine, server, raw, unique, tmp_path
 ):

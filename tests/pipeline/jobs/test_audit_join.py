@@ -8,14 +8,6 @@ from kvctl.pipeline.jobs.audit import Suspects
 MANY = 20_000
 
 
-def test_suspects_come_in_their_order_with_their_names():
-    rows = [("k.b", 0, None), ("k.\udcff", 1, "o.\udcfe"), ("k.a", 2, "o.a"), ("k.é", 0, None)]
-    found = Suspects(rows)
-    assert (list(found), len(found)) == (["k.a", "k.b", "k.é", "k.\udcff"], 4)
-    assert (found.name(2, "k.a"), found.name(1, "k.\udcff")) == ("o.a", "o.\udcfe")
-    assert (found.name(1, "k.a"), found.name(0, "k.b"), found.name(0, "none")) == (None, None, None)
-
-
 def test_suspects_use_constant_memory():
     def rows() -> Iterator[tuple[str, int, str | None]]:
         return ((f"$KV.bucket.some.longer.key.{number:09}", 0, None) for number in range(MANY))

@@ -27,6 +27,7 @@ def filled(machines):
         yield fill(server, machines.folder("tables"), machines.where, machines.session)
 
 
+@pytest.mark.guarantee("pipeline-1")
 @pytest.mark.guarantee("pipeline-22", "pipeline-24", "pipeline-29", by="kill")
 @pytest.mark.parametrize("fault", ["none", *FAULTS])
 @pytest.mark.parametrize("job", JOBS)

@@ -103,27 +103,6 @@ def test_a_python_in_an_archive_runs_the_tasks(cluster, server, fill, tmp_path):
     assert all(directory.startswith(str(cluster.work)) for directory in used)
 
 
-@pytest.mark.guarantee("pipeline-1")
-def test_bucket_is_exported_and_loaded(place, server, fill, tmp_path):
-    bucket = fill(ENTRIES)
-    folder = str(tmp_path / "export")
-    exported = pipeline("export", bucket, "--to", folder, *place, "-s", server.url)
-    assert exported.err == ""
-    assert pipeline("verify", folder).exit_code == 0
-    loaded = pipeline("load", folder, "--into", f"{bucket}B", "--create", *place, "-s", server.url)
-    assert loaded.err == ""
-    assert contents(f"{bucket}B", server) == contents(bucket, server)
-
-
-def test_changes_are_captured_and_compacted(place, server, fill, tmp_path):
-    bucket = fill(ENTRIES)
-    folder = str(tmp_path / "capture")
-    done = pipeline("capture", bucket, "--to", folder, "--once", *place, "-s", server.url, "-o", "json")
-    assert (json.loads(done.out)["rows"], done.err) == (len(ENTRIES), "")
-    pipeline("compact", folder, *place)
-    assert pipeline("verify", folder).exit_code == 0
-
-
 @pytest.mark.guarantee("pipeline-12")
 def test_rejected_rows_are_counted_where_spark_shares_no_folder_with_the_command(remote, server, fill, tmp_path):
     bucket, table = fill(), tmp_path / "stock.csv"

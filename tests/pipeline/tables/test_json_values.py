@@ -52,26 +52,15 @@ def test_value_that_is_not_an_object_is_null(value):
     assert decoded(value, b"{}") == [None, NOTHING]
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        '"n": 2147483648',
-        '"n": 1.5',
-        '"n": true',
-        '"n": "7"',
-        '"x": "1"',
-        f'"x": 1{"0" * 400}',
-        '"yes": 1',
-        '"at": "yesterday"',
-        '"at": 5',
-        '"at": "0001-01-01T00:00:00+14:00"',
-        '"day": "2026-13-01"',
-        '"tags": "a"',
-        '"inner": []',
-    ],
-)
-def test_field_that_does_not_fit_is_null(field):
-    assert decoded(f"{{{field}}}".encode()) == [NOTHING]
+MISFITS = f"""
+"n": 2147483648|"n": 1.5|"n": true|"n": "7"|"x": "1"|"x": 1{"0" * 400}|"yes": 1|"tags": "a"|"inner": []
+|"at": "yesterday"|"at": 5|"at": "0001-01-01T00:00:00+14:00"|"day": "2026-13-01"
+"""
+
+
+def test_field_that_does_not_fit_is_null():
+    for field in MISFITS.split("|"):
+        assert decoded(f"{{{field}}}".encode()) == [NOTHING], field
 
 
 def test_text_field_has_other_values_as_json():

@@ -137,15 +137,16 @@ def test_file_that_delta_rs_wrote_is_read_completely(tmp_path):
     assert [item.problem for item in stored_table.damages(replace(table, parts=(part,)))] == ["changed"]
 
 
-@pytest.mark.parametrize("bit", range(0, 8 * 1500, 997))
-def test_changed_manifest_is_refused(bit, tmp_path):
+def test_changed_manifest_is_refused(tmp_path):
     table = stored(tmp_path / "table", PARQUET, [1])
     path = tmp_path / "table" / MANIFEST
-    data = bytearray(path.read_bytes())
-    data[bit // 8 % (len(data) - 1)] ^= 1 << bit % 8
-    path.write_bytes(data)
-    with pytest.raises(ConflictError):
-        stored_table.open_table(table.place)
+    whole = path.read_bytes()
+    for bit in range(0, 8 * 1500, 997):
+        data = bytearray(whole)
+        data[bit // 8 % (len(data) - 1)] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(ConflictError):
+            stored_table.open_table(table.place)
 
 
 def test_newer_origin_is_refused_by_its_version():
