@@ -18,6 +18,8 @@ import processes
 
 IDLE_S = 2
 """Seconds in which waiting times are measured without other work."""
+SAMPLER_SHARE = 0.03
+"""Share of a core that sampling may take of a block whose time is measured."""
 
 
 class Clock:
@@ -58,7 +60,7 @@ def family() -> Iterator[dict[str, float]]:
     """Measure a block with the processor time and the peak memory of this process and its descendants."""
     told: dict[str, float] = {}
     own = os.getpid()
-    with processes.Sampler(own) as sampler:
+    with processes.Sampler(own, SAMPLER_SHARE) as sampler:
         begun, cpu = time.perf_counter(), processes.processor(own)
         yield told
         told["seconds"] = time.perf_counter() - begun
