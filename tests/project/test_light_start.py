@@ -80,12 +80,18 @@ def test_a_command_loads_no_other_command():
     assert offenders(loaded, (*rooms, "kvctl.cli.app.completion", "kvctl.cli.app.manual")) == []
 
 
-def test_library_import_is_free():
-    def modules(imported: str) -> set[str]:
-        line = [sys.executable, "-c", f"import {imported}; print(*sys.modules)"]
-        return set(subprocess.run(line, capture_output=True, text=True, timeout=120, check=True).stdout.split())
+def modules_with(imported: str) -> set[str]:
+    line = [sys.executable, "-c", f"import {imported}; print(*sys.modules)"]
+    return set(subprocess.run(line, capture_output=True, text=True, timeout=120, check=True).stdout.split())
 
-    assert modules("sys, kvctl") - modules("sys") == {"kvctl"}
+
+def test_library_import_is_free():
+    assert modules_with("sys, kvctl") - modules_with("sys") == {"kvctl"}
+
+
+def test_a_writers_worker_loads_no_tables():
+    loaded = modules_with("sys, kvctl.pipeline.write.writer")
+    assert offenders(loaded, ("pyarrow.compute", "pyarrow.parquet", "deltalake", "kvctl.pipeline.tables.delta")) == []
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs.contents import Contents, TaskRows
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.read.snapshot_plan import runs
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import file_rows
-from kvctl.pipeline.tables.file_rows import PROBLEM
 from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state

@@ -33,6 +33,8 @@ TYPES: dict[str, DataType] = {
 """All columns; headers are the writer's own, ttl is in seconds, created in UTC to the microsecond."""
 ROW_HEADER = b"Kvctl-Row"
 """Header with the id of a row that the pipeline wrote, which is not among an entry's headers."""
+PROBLEM = "_problem"
+"""Column that is not written: the reason why its row cannot be written, if known."""
 DEFAULT = ("key", "value", "revision", "created", "operation")
 ALWAYS = ("key", "revision", "created", "operation", "bucket")
 """Columns that are never null."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.error_transport import crossing
+from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.delta import KvTable
@@ -60,8 +61,6 @@ _HEADING_CHARACTERS = 1 << 20
 SHARE_BYTES = 32 << 20
 """Bytes of a file for each task."""
 _CSV = {"header": "true", "escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-PROBLEM = "_problem"
-"""Column that is not written: the reason why its row cannot be written, if known."""
 _BROKEN = "_kvctl_broken"
 _MALFORMED = {
     "json": "The line is not a JSON object",

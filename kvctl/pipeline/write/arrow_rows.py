@@ -10,8 +10,7 @@ from kvctl.errors import UsageError
 from kvctl.kv.bulk.rows import PlainRows, Row, header_of
 from kvctl.kv.entry import OPERATION_HEADER, Operation, operation_of
 from kvctl.kv.names import check_key, check_keys
-from kvctl.pipeline.read.columns import TYPES
-from kvctl.pipeline.tables.file_rows import PROBLEM
+from kvctl.pipeline.read.columns import PROBLEM, TYPES
 from kvctl.pipeline.write.decision import RowToWrite, WriteMode
 from kvctl.suggest import did_you_mean, nearest
 

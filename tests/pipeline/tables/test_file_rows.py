@@ -13,6 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame
 
 from kvctl.errors import UsageError
+from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.tasks import over_rows
 from kvctl.pipeline.tables import file_rows
@@ -149,9 +150,9 @@ def test_rows_that_would_lose_data_are_reported(format, engine, spark, tmp_path)
     text, fine, expected = PROBLEMS[format]
     (tmp_path / "t").write_text(text)
     found = file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), format, "key", "value").collect()
-    whole = [row.asDict() for row in found if row[file_rows.PROBLEM] is None]
+    whole = [row.asDict() for row in found if row[PROBLEM] is None]
     assert {row["key"]: (bytes(row["value"]), row.get("ttl")) for row in whole} == fine
-    problems = {row.key: row[file_rows.PROBLEM] for row in found if row[file_rows.PROBLEM] is not None}
+    problems = {row.key: row[PROBLEM] for row in found if row[PROBLEM] is not None}
     assert problems.keys() == expected.keys()
     assert all(expected[key] in problems[key] for key in expected)
 
@@ -167,7 +168,7 @@ def test_binary_keys_that_are_not_utf_8_are_reported(engine, spark, tmp_path):
     frame = spark.createDataFrame([(b"a", "x"), (b"\xff", "y")], "key binary, value string")
     frame.coalesce(1).write.parquet(str(tmp_path / "t"))
     found = file_rows.read_table(engine, TablePlace(str(tmp_path / "t")), "parquet", "key", "value").collect()
-    assert [(row.key, row[file_rows.PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
+    assert [(row.key, row[PROBLEM]) for row in found] == [("a", None), (None, "The key is not UTF-8")]
 
 
 def test_bytes_and_numbers_of_a_parquet_table(engine, spark, tmp_path):
