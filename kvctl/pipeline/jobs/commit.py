@@ -27,7 +27,7 @@ from kvctl.versions.model import Commit, leaf_value
 from kvctl.versions.repositories import open_repository, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
-from kvctl.versions.tree.chunks import Chunker, TreeChunk
+from kvctl.versions.tree.chunks import Chunker, Pair, TreeChunk
 from kvctl.versions.tree.tree import NewChunks, joined
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ A_TASK = 2_000
 """Number of leaves per task: some 100,000 entries."""
 READ_AHEAD = 64
 """Number of leaves that a task reads at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Leaf that a task has stored."""
-
-    last: bytes
-    identity: bytes
-    entries: int
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -118,7 +109,7 @@ async def _chunks(repository: Repository, ids: Sequence[bytes]) -> AsyncGenerato
     """Yield leaves in order, with a few of them in memory at a time."""
     for start in range(0, len(ids), READ_AHEAD):
         some = ids[start : start + READ_AHEAD]
-        data = await repository.objects.read(some)
+        data = await repository.objects.read(some, keep=False)
         for identity in some:
             yield TreeChunk.decode(data[identity])
 
@@ -135,8 +126,12 @@ def _matching(chunk: TreeChunk, filters: tuple[str, ...]) -> tuple[list[str], li
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run: bool = False) -> list[list[Leaf]]:
-    """Sort rows of `key` and `value`, cut them into leaves, and store these; return the leaves of each task, in order.
+StoredLeaves = tuple[int, list[Pair]]
+"""Number of rows, and the leaves that a task has stored: for each its last key and its id."""
+
+
+def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run: bool = False) -> list[StoredLeaves]:
+    """Sort rows of `key` and `value`, cut them into leaves, and store these; return those of each task, in order.
 
     Raises UsageError for an illegal or duplicate key, and for a null or too large value.
     """
@@ -148,7 +143,7 @@ def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run:
     return tasks.over_rows(tasks.in_ranges(wanted, "key"), work)
 
 
-def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Leaf]]:
+def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[StoredLeaves]:
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is not None:
         yield worker_connection.run(_store(options, first, batches, dry_run))
@@ -156,7 +151,7 @@ def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBa
 
 async def _store(
     options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], dry_run: bool
-) -> list[Leaf]:
+) -> StoredLeaves:
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=not dry_run)
         writer = _LeafWriter(repository, dry_run=dry_run)
@@ -174,7 +169,8 @@ class _LeafWriter:
         self._dry_run = dry_run
         self._cut = Chunker(0)
         self._made = NewChunks()
-        self._leaves: list[Leaf] = []
+        self._rows = 0
+        self._leaves: list[Pair] = []
         self._before = ""
 
     async def add(self, batch: pa.RecordBatch) -> None:
@@ -194,17 +190,17 @@ class _LeafWriter:
         if self._made.size >= HAND_OVER:
             await self._hand_over()
 
-    async def finish(self) -> list[Leaf]:
+    async def finish(self) -> StoredLeaves:
         """Return all leaves, once they are stored."""
         if (chunk := self._cut.end()) is not None:
             self._end(chunk)
         await self._hand_over()
-        return self._leaves
+        return self._rows, self._leaves
 
     async def _hand_over(self) -> None:
         objects = self._made.take()
         if not self._dry_run:
-            await self._repository.objects.write(objects)
+            await self._repository.objects.write(objects, keep=False)
 
     def _checked(self, key: str | None, value: bytes | None) -> bytes:
         if key is None or value is None:
@@ -216,8 +212,8 @@ class _LeafWriter:
         return value
 
     def _end(self, chunk: TreeChunk) -> None:
-        last, identity = self._made.add(chunk)
-        self._leaves.append(Leaf(last, identity, len(chunk.keys)))
+        self._rows += len(chunk.keys)
+        self._leaves.append(self._made.add(chunk))
 
 
 def _check_problems(batch: pa.RecordBatch) -> None:
@@ -264,10 +260,9 @@ def commit(
             engine.doing = "storing leaves"
             parts = leaves_of(engine, source, options)
             engine.doing = f"committing to {branch}"
-            made = worker_connection.run(_move(options, branch, info, parts, collections))
+            made = worker_connection.run(_move(options, branch, info, [leaves for _, leaves in parts], collections))
             if made is not None:
-                count = sum(leaf.entries for part in parts for leaf in part)
-                return CommitResult(made[0], made[1], count, time.monotonic() - begun)
+                return CommitResult(*made, sum(rows for rows, _ in parts), time.monotonic() - begun)
     raise ConflictError(
         f"A garbage collection of repository `{options.bucket}` interfered with every attempt", hint="Try again"
     )
@@ -277,9 +272,9 @@ def rehearse(engine: Engine, source: Input, options: SourceOptions, branch: str)
     """Return the number of rows a commit would record: checks and compares them, stores nothing. Raises as `commit`."""
     with engine.explaining():
         engine.doing = "comparing leaves"
-        leaves = [leaf for part in leaves_of(engine, source, options, dry_run=True) for leaf in part]
-        worker_connection.run(_compare(options, branch, [leaf.identity for leaf in leaves]))
-    return sum(leaf.entries for leaf in leaves)
+        parts = leaves_of(engine, source, options, dry_run=True)
+        worker_connection.run(_compare(options, branch, [identity for _, leaves in parts for _, identity in leaves]))
+    return sum(rows for rows, _ in parts)
 
 
 async def _compare(options: SourceOptions, branch: str, leaves: Sequence[bytes]) -> None:
@@ -307,12 +302,12 @@ async def _ready(options: SourceOptions, branch: str) -> int:
 
 
 async def _move(
-    options: SourceOptions, branch: str, info: _Note, parts: Sequence[Sequence[Leaf]], collections: int
+    options: SourceOptions, branch: str, info: _Note, parts: Sequence[Sequence[Pair]], collections: int
 ) -> tuple[Commit, bool] | None:
     """Return the commit, and whether this run created it; None if a collection may have removed stored objects."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True, author=info.author)
-        whole = await repository.objects.run(joined([[(leaf.last, leaf.identity) for leaf in part] for part in parts]))
+        whole = await repository.objects.run(joined(parts))
         commit_info = CommitInfo(info.message, repository.author, info.meta)
         for _ in range(branch_state.MAX_ATTEMPTS):
             state = await commits.read_clean(repository, branch)

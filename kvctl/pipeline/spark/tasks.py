@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-RANGE_BYTES = 64 << 20
+RANGE_BYTES = 16 << 20
 """Bytes of rows that a task sorts."""
 RUN_BYTES = 4 << 20
 """Bytes of rows that are divided into ranges at a time: Spark holds some ten of these in each task."""
@@ -132,11 +132,12 @@ def _divided(
     import pyarrow as pa
 
     for run in _runs(read(item)):
-        keys, start = run["key"], 0
+        keys, start, most = run["key"], 0, len(run) // (len(bounds) + 1) + 1
         ends = [bisect_left(range(len(run)), bound, key=lambda at: keys[at].as_py() or "") for bound in bounds]
         for number, end in enumerate([*ends, len(run)]):
-            if start < end:
-                yield number, run.take(pa.array(range(start, end))).to_batches()  # a slice would be sent with its run
+            for at in range(start, end, most):
+                rows = pa.array(range(at, min(at + most, end)))
+                yield number, run.take(rows).to_batches()  # a slice would be sent with its run
             start = end
 
 

@@ -183,10 +183,10 @@ async def test_leaves_are_read_a_few_at_a_time(repository, go, monkeypatch):
     monkeypatch.setattr(commit, "READ_AHEAD", 10)
     read, sizes = repository.objects.read, []
 
-    async def measured(wanted: Iterable[bytes]) -> dict[bytes, bytes]:
+    async def measured(wanted: Iterable[bytes], *, keep: bool) -> dict[bytes, bytes]:
         wanted = list(wanted)
         sizes.append(len(wanted))
-        return await read(wanted)
+        return await read(wanted, keep=keep)
 
     monkeypatch.setattr(repository.objects, "read", measured)
     keys = [key.decode() async for chunk in commit._chunks(repository, leaves) for key in chunk.keys]

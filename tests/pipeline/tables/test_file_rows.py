@@ -207,6 +207,20 @@ def test_rows_are_divided_into_ranges_of_keys_and_sorted(rows, engine, tmp_path,
     assert differences(sorted(whole), sorted([*wanted, *((n + 100_000, *rest) for n, *rest in wanted)])) == []
 
 
+@pytest.mark.parametrize("step", [1, 7_919])
+def test_what_spark_holds_of_rows_that_are_divided_does_not_grow_with_the_ranges(monkeypatch, step):
+    """`partitionBy` sends nothing before it holds ten pieces for each range."""
+    monkeypatch.setattr(tasks, "RUN_BYTES", 40_000)
+    keys = [f"k.{number * step % 20_000:05d}" for number in range(20_000)]
+    batches = pa.table({"key": keys, "value": [b"v" * 20] * len(keys)}).to_batches(100)
+    bounds = sorted(keys)[400::400]
+    pieces = [pa.Table.from_batches(piece) for _, piece in tasks._divided(lambda batches: batches, bounds, batches)]
+    assert sum(map(len, pieces)) == len(keys)
+    sizes = [piece.nbytes for piece in pieces]
+    held = 10 * (len(bounds) + 1)
+    assert max(sum(sizes[at : at + held]) for at in range(len(sizes))) < 12 * tasks.RUN_BYTES < sum(sizes)
+
+
 def test_parquet_with_types_that_spark_does_not_read_is_read(engine, tmp_path):
     """As pandas and DuckDB write them."""
     columns = {
