@@ -10,8 +10,8 @@ from kvctl.cli.app.manual import with_field_list
 from kvctl.render.fields import columns
 from kvctl.render.formats import TsvWriter
 from kvctl.render.view import View
+from tests.cli.commands import every_command
 from tests.support import record_check
-from tests.support.commands import every_command
 
 SILENT = {"context select", "env", "help", "lock", "quickstart", "top"}
 """Commands that print no records: text for people, a screen, the output of a program, or nothing."""

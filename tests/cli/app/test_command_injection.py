@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from kvctl.server import run_server
+from tests.cli.commands import every_command
 from tests.cli.conftest import run_process
-from tests.support.commands import every_command
 from tests.support.raw import RawClient
 from tests.support.wiretap import recording
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kvctl.cli.app.completion import SCRIPTS
+from tests.cli.commands import every_command
 from tests.cli.conftest import run_process
-from tests.support.commands import every_command
 from tests.support.patience import quickest
 
 KEYS = ["app.port", "app.host", "app.db.user", "app.db.password", "apple", "k=v.x", "k=v.y", "solo"]

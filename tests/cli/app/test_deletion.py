@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.commands import every_command
+from tests.cli.commands import every_command
 
 DELETIONS = {
     "bucket delete": ["NOPE"],

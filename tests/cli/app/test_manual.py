@@ -14,7 +14,7 @@ from kvctl.cli.app.help_page import arguments, option_line, own_options
 from kvctl.cli.app.main import COMMANDS, root
 from kvctl.cli.app.manual import ROOT, generated, main
 from kvctl.cli.app.options import SharedValues
-from tests.support.commands import every_command
+from tests.cli.commands import every_command
 
 
 @pytest.fixture(scope="module")
