@@ -112,7 +112,8 @@ async def test_audit_of_an_export_follows_the_transforms_of_an_aggregate(client,
 
 async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, unique, engine, server, tmp_path):
     bucket = unique()
-    raw.create_bucket(bucket, {f"k.{number}": b"%d" % number for number in range(10)}, max_msgs_per_subject=3)
+    entries = {f"k.{number}": b"%d" % number for number in range(10)} | {"k.\udcff": b"not UTF-8"}
+    raw.create_bucket(bucket, entries, max_msgs_per_subject=3)
     options = parse({"bucket": bucket, "url": server.url})
     place = TablePlace(str(tmp_path / "out"))
     table = (await asyncio.to_thread(export, engine, lambda: contents.of_bucket(options), place)).table
@@ -121,7 +122,7 @@ async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, u
         return await asyncio.to_thread(audit, engine, options, [bucket], SHORTLY, table=table)
 
     [same] = await audited_table()
-    assert (same.origin, same.replica, same.keys, same.consistent) == (str(place), bucket, 10, True)
+    assert (same.origin, same.replica, same.keys, same.consistent) == (str(place), bucket, 11, True)
     handle = client.bucket(bucket)
     await handle.put("k.3", b"changed")
     await handle.delete("k.5")

@@ -3,14 +3,14 @@
 import tracemalloc
 from collections.abc import Iterator
 
-from kvctl.pipeline.jobs.audit import Suspects
+from kvctl.pipeline.jobs.audit_digests import Suspects
 
 MANY = 20_000
 
 
 def test_suspects_use_constant_memory():
-    def rows() -> Iterator[tuple[str, int, str | None]]:
-        return ((f"$KV.bucket.some.longer.key.{number:09}", 0, None) for number in range(MANY))
+    def rows() -> Iterator[tuple[bytes, int, bytes | None]]:
+        return ((b"$KV.bucket.some.longer.key.%09d" % number, 0, None) for number in range(MANY))
 
     tracemalloc.start()
     try:
