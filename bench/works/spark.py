@@ -148,15 +148,14 @@ def capture_once(url: str, bucket: str, times: int) -> dict[str, float]:
 
 def export_parquet(url: str, bucket: str) -> dict[str, float]:
     """An export into Parquet, after a first one that warms the session up."""
-    from kvctl.pipeline.jobs import contents, export
+    from kvctl.pipeline.jobs import export
+    from kvctl.pipeline.jobs.export import of_bucket
     from kvctl.pipeline.options import parse
     from kvctl.pipeline.tables.storage import TablePlace
 
     options = parse({"url": url, "bucket": bucket})
     return _second(
-        lambda engine, folder: export.export(
-            engine, lambda: contents.of_bucket(options), TablePlace(folder), format="parquet"
-        )
+        lambda engine, folder: export.export(engine, lambda: of_bucket(options), TablePlace(folder), format="parquet")
     )
 
 

@@ -23,7 +23,6 @@ from kvctl.phrases import counted, quoted
 from kvctl.pipeline import options as pipeline_options
 from kvctl.pipeline import require_spark
 from kvctl.pipeline.jobs import commit
-from kvctl.pipeline.jobs import contents as jobs_contents
 from kvctl.pipeline.jobs import export as export_job
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.storage import TablePlace
@@ -154,13 +153,13 @@ def _note_replaced(session: Session, made: "export_job.ExportResult") -> None:
 
 def _contents_of(
     name: str, ref: str | None, reading: dict[str, str], connection: dict[str, str]
-) -> "Callable[[], jobs_contents.Contents]":
+) -> "Callable[[], export_job.Contents]":
     """Return the reader for the rows of a bucket, or of a repository at `ref`."""
     if ref is not None:
         given = {"filter": reading["filter"]} if reading["filter"] else {}
         return partial(commit.of_commit, pipeline_options.parse({"bucket": name, **given, **connection}), ref)
     given = {option: text for option, text in reading.items() if text}
-    return partial(jobs_contents.of_bucket, pipeline_options.parse({"bucket": name, **given, **connection}))
+    return partial(export_job.of_bucket, pipeline_options.parse({"bucket": name, **given, **connection}))
 
 
 async def _snapshot_of(session: Session, bucket: str, at: At | None) -> dict[str, Any]:

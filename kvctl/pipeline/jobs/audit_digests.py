@@ -27,6 +27,7 @@ from kvctl.pipeline.read.arrow_decoder import Decoder
 from kvctl.pipeline.read.batch_reader import KvPartition, KvReader, read_part
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.file_rows import FileShare
 from kvctl.pipeline.tables.stored_table import StoredTable
@@ -56,7 +57,6 @@ _DIGEST_BYTES = _LANES * _LANE.itemsize
 _ROW = pa.struct(
     {"subject": pa.binary(), "number": pa.int32(), "mark": pa.binary(), "brought": pa.bool_(), "name": pa.binary()}
 )
-_ROW_SCHEMA = "subject binary, number int, mark binary, brought boolean, name binary"
 _OF_SUBJECT = (
     "count_if(number < 0) as ours",
     "count_if(number >= 0) as theirs",
@@ -139,10 +139,11 @@ async def differing(engine: Engine, sides: Sequence[tuple[Api, Side]], slots: Se
     from no origin.
     """
     from pyspark.sql.functions import expr
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     deletions = [(api, replace(side, options=replace(side.options, include_deleted=True))) for api, side in sides]
-    rows = tasks.rows_of(engine, await _items(deletions), partial(_rows, frozenset(slots)), _ROW_SCHEMA)
-    found = rows.groupBy("subject").agg(*map(expr, _OF_SUBJECT))
+    rows = TaskRows(await _items(deletions), partial(_rows, frozenset(slots)), from_arrow_schema(pa.schema(_ROW)))
+    found = rows.frame(engine).groupBy("subject").agg(*map(expr, _OF_SUBJECT))
     left = found.where("octet_length(most) > 0 and not (ours = 1 and theirs = 1 and least = most)")
     return left.selectExpr("subject", "number", "name", "ours = 1 and theirs = 0 and not brought as own")
 

@@ -30,11 +30,11 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.read.stream_reader import KvStreamReader
-from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import json_values, parts
 from kvctl.pipeline.tables.delta import KvTable
 from kvctl.pipeline.tables.origin import CAPTURE, CHANGES, LATEST, TableOrigin
-from kvctl.pipeline.tables.parts import COLUMNS, PartForm, WrittenRows
+from kvctl.pipeline.tables.parts import COLUMNS, PartForm
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.units import format_time
 
@@ -226,12 +226,13 @@ class _Capture:
             self._loss = None
         return end.revision - begin.revision
 
+    def _read(self, begin: Offset, end: Offset) -> TaskRows:
+        items = self.stream.partitions(begin.document(), end.document())
+        return TaskRows(items, partial(_rows, self.stream, self._json))
+
     def _appended(self, begin: Offset, end: Offset) -> int:
         form = PartForm.of(self._table.place)
-        work = partial(_write_part, self.stream, self._json, form)
-        written: list[WrittenRows] = tasks.over_items(
-            self._engine, self.stream.partitions(begin.document(), end.document()), work
-        )
+        written = self._read(begin, end).each(self._engine, partial(parts.write, form=form))
         files = [part for one in written for part in one.parts]
         parts.require_visible(self._table.place, files)
         self._table.append(files, end, loss=self._loss)
@@ -241,14 +242,15 @@ class _Capture:
         """Merge the last revision of each key; None if the batch was too large, and the next one is smaller."""
         held: list[pa.RecordBatch] = []
         count = size = 0
-        for part in self.stream.partitions(begin.document(), end.document()):
-            for batch in _rows(self.stream, self._json, part):
+        rows = self._read(begin, end)
+        for item in rows.items:
+            for batch in rows.read(item):
                 self._engine.require_wanted()
                 held.append(batch)
                 count, size = count + len(batch), size + batch.nbytes
                 if size > BATCH_BYTES:
                     held = _last_of_keys(held).to_batches()
-                    size = sum(item.nbytes for item in held)
+                    size = sum(batch.nbytes for batch in held)
                     if size > BATCH_BYTES // 2 and count > 1:
                         self._most = count // 2
                         return None
@@ -262,12 +264,6 @@ class _Capture:
 def _rows(stream: KvStreamReader, json_type: pa.DataType | None, part: Any) -> Iterator[pa.RecordBatch]:
     for batch in stream.read(part):
         yield batch if json_type is None else json_values.with_json(batch, json_type)
-
-
-def _write_part(
-    stream: KvStreamReader, json_type: pa.DataType | None, form: PartForm, part: Any
-) -> Iterator[WrittenRows]:
-    return parts.write(_rows(stream, json_type, part), form)
 
 
 def _last_of_keys(batches: list[pa.RecordBatch]) -> pa.Table:

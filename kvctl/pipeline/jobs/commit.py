@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kvctl.errors import ConflictError, UsageError
 from kvctl.kv.names import matches
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.jobs.contents import Contents, TaskRows
+from kvctl.pipeline.jobs.export import Contents
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.read.snapshot_plan import runs
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
 from kvctl.versions import commits
@@ -137,7 +138,7 @@ def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run:
     """
     work = partial(_stored, options, dry_run)
     if source.table is not None:
-        return file_rows.over_sorted(engine, source.table, ["key", "value"], "key", work)
+        return tasks.over_sorted(engine, file_rows.rows_of(source.table, ["key", "value"]), "key", work)
     rows = rows_of(engine, source)
     wanted = rows.select([name for name in ("key", "value", PROBLEM) if name in rows.columns])
     return tasks.over_rows(tasks.in_ranges(wanted, "key"), work)

@@ -12,11 +12,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kvctl.errors import KvctlError
-from kvctl.pipeline.jobs.contents import Contents, TaskRows
-from kvctl.pipeline.spark import tasks
+from kvctl.jetstream.stream_info import StreamInfo
+from kvctl.jetstream.streams import ServerClock
+from kvctl.pipeline import worker_connection
+from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.read.batch_reader import KvReader
+from kvctl.pipeline.read.columns import schema_of
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import parts, stored_table
-from kvctl.pipeline.tables.origin import TableOrigin
+from kvctl.pipeline.tables.origin import EXPORT, TableOrigin
 from kvctl.pipeline.tables.parts import COLUMNS, PartForm, WrittenRows
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import DELTA, PARQUET, RemovedFiles, StoredTable
@@ -24,6 +32,53 @@ from kvctl.units import format_time
 
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Rows with the data source's columns, and their origin as far as it is known before they are read."""
+
+    rows: TaskRows
+    origin: TableOrigin
+
+
+def of_bucket(options: SourceOptions) -> Contents:
+    """Return a bucket's latest entries or its history, as of its current last revision, with remaining ttls.
+
+    Raises BucketNotFound, RefusedError.
+    """
+    wanted = replace(options, columns=COLUMNS, include_deleted=options.mode == "latest")
+    reader = KvReader(schema_of(COLUMNS), wanted)
+
+    async def planned() -> tuple[StreamInfo, int, Sequence[Any]]:
+        async with worker_connection.connected(options) as client:
+            plan, items = await reader.planned(client.bucket(options.bucket))
+            return plan.info, plan.cut.revision, items
+
+    info, cut, items = worker_connection.run(planned())
+    now_us = ServerClock.from_info(info).now_ns() // 1000
+    origin = TableOrigin(
+        kind=EXPORT,
+        bucket=options.bucket,
+        instance=info["created"],
+        config=info["config"],
+        cut=cut,
+        mode=options.mode,
+        filters=options.filter,
+    )
+    return Contents(rows=TaskRows(items, partial(_rows, reader, now_us)), origin=origin)
+
+
+def _rows(reader: KvReader, now_us: int, part: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part, each ttl as the seconds left at a time, at least one."""
+    for batch in reader.read(part):
+        ttl = batch["ttl"]
+        if ttl.null_count < len(batch):
+            age = pc.divide(pc.subtract(float(now_us), batch["created"].cast(pa.int64()).cast(pa.float64())), 1e6)
+            left = pc.round(pc.subtract(ttl, age), round_mode="half_towards_infinity")
+            ttl = pc.max_element_wise(left, 1.0, skip_nulls=False)
+            batch = batch.set_column(batch.schema.get_field_index("ttl"), "ttl", ttl)
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +109,7 @@ def export(
             cut=found.origin.cut,
         )
         try:
-            written = _write(engine, found, form)
+            written = found.rows.each(engine, partial(parts.write, form=form))
             files = [part for one in written for part in one.parts]
             parts.require_visible(place, files)
             origin = _origin(found.origin, written)
@@ -70,23 +125,10 @@ def table_schema() -> Any:
     """Return the Arrow schema of a table with the columns of an entry."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from kvctl.pipeline.read.columns import schema_of
-
     schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
     for number, field in enumerate(schema):
         schema = schema.set(number, field.with_nullable(True))
     return schema
-
-
-def _write(engine: Engine, contents: Contents, form: PartForm) -> list[WrittenRows]:
-    rows = contents.rows
-    if isinstance(rows, TaskRows):
-        return tasks.over_items(engine, rows.parts, partial(_write_part, rows, form))
-    return tasks.over_rows(rows.select(*COLUMNS), partial(parts.write, form=form))
-
-
-def _write_part(rows: TaskRows, form: PartForm, part: Any) -> Iterator[WrittenRows]:
-    return parts.write(rows.read(part), form)
 
 
 def _origin(begun: TableOrigin, written: Sequence[WrittenRows]) -> TableOrigin:

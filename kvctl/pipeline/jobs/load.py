@@ -16,8 +16,7 @@ from kvctl.kv.config import BucketConfig
 from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.kv.settings import MAX_HISTORY
 from kvctl.pipeline import worker_connection
-from kvctl.pipeline.jobs import contents
-from kvctl.pipeline.options import SourceOptions
+from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import file_rows, stored_table
 from kvctl.pipeline.tables.origin import CAPTURE
@@ -148,7 +147,7 @@ def _depth(engine: Engine, source: Input) -> int:
     if depth > 0 and source.table.origin.kind != CAPTURE:
         return depth
     engine.doing = "counting entries"
-    return max(file_rows.over_sorted(engine, source.table, ["key"], "key", _most), default=0)
+    return max(tasks.over_sorted(engine, file_rows.rows_of(source.table, ["key"]), "key", _most), default=0)
 
 
 def _most(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
@@ -196,14 +195,15 @@ def rows_of(engine: Engine, source: Input) -> DataFrame:
     """Return the rows as columns that the data source writes."""
     if source.table is None:
         return file_rows.read_table(engine, source.place, source.format, source.key, source.value)
-    return file_rows.read(engine, source.table)
+    return file_rows.rows_of(source.table).frame(engine)
 
 
 def _missing(engine: Engine, table: StoredTable, target: SourceOptions) -> DataFrame:
     """Return the entries of a history that the bucket lacks, partitioned by key and in order."""
     columns = ("key", "value", "revision", "operation")
-    there = contents.read(engine.spark, replace(target, mode="history", columns=columns))
-    return missing(file_rows.read(engine, table), there).repartition("key").sortWithinPartitions("revision")
+    reading = given_as(replace(target, mode="history", columns=columns))
+    there = engine.spark.read.format("nats-kv").options(**reading).load()
+    return missing(file_rows.rows_of(table).frame(engine), there).repartition("key").sortWithinPartitions("revision")
 
 
 def _checked(rows: DataFrame) -> WriteSummary:
@@ -234,15 +234,14 @@ def _write_table(engine: Engine, table: StoredTable, target: SourceOptions) -> W
     """Write the rows of a table of kvctl, which tasks read from its files: a history in the order of each key."""
     from kvctl.pipeline.read.columns import schema_of
 
-    columns = file_rows.columns_of(table)
-    shares = file_rows.shares(table)
+    rows = file_rows.rows_of(table)
 
     def write_all(write: Callable[[Iterator[pa.RecordBatch]], TaskResult]) -> list[TaskResult]:
         if table.origin.history:
-            return file_rows.over_sorted(engine, table, columns, "revision", lambda batches: [write(batches)])
-        return tasks.over_items(engine, shares, lambda share: [write(file_rows.read_share(share, columns))])
+            return tasks.over_sorted(engine, rows, "revision", lambda batches: [write(batches)])
+        return rows.each(engine, lambda batches: [write(batches)])
 
-    return _written(schema_of(columns), target, write_all)
+    return _written(schema_of(file_rows.columns_of(table)), target, write_all)
 
 
 def _written(

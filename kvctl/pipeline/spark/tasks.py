@@ -6,7 +6,7 @@ import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +28,29 @@ SAMPLES = 16
 BATCH_ROWS = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """Rows that tasks read themselves, without Spark SQL: `read` is called with each of the items, in a task."""
+
+    items: Sequence[Any]
+    read: Callable[[Any], Iterable[pa.RecordBatch]]
+    schema: StructType | str = ""
+    """Schema of rows that Spark SQL may need, as behind Connect."""
+
+    def frame(self, engine: Engine) -> DataFrame:
+        """Return them as rows of Spark SQL."""
+        if not self.items:
+            return engine.spark.createDataFrame([], self.schema)
+        read = self.read
+        rows = _frame(engine, self.items)
+        return rows.mapInArrow(lambda batches: chain.from_iterable(map(read, _items(batches))), self.schema)
+
+    def each(self, engine: Engine, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]) -> list[R]:
+        """Apply the work to the rows of each item, and return all results."""
+        read = self.read
+        return over_items(engine, self.items, lambda item: work(iter(read(item))))
+
+
 def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[R]]) -> list[R]:
     """Apply the work to each item, in a task each, and return all results.
 
@@ -41,15 +64,6 @@ def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[
     return over_rows(
         _frame(engine, items), lambda batches: (result for item in _items(batches) for result in work(item))
     )
-
-
-def rows_of(
-    engine: Engine, items: Sequence[T], read: Callable[[T], Iterable[pa.RecordBatch]], schema: StructType | str
-) -> DataFrame:
-    """Return the rows that tasks read of each item, in a task each."""
-    if not items:
-        return engine.spark.createDataFrame([], schema)
-    return _frame(engine, items).mapInArrow(lambda batches: chain.from_iterable(map(read, _items(batches))), schema)
 
 
 def _frame(engine: Engine, items: Sequence[Any]) -> DataFrame:
@@ -79,24 +93,20 @@ def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterab
 
 
 def over_sorted(
-    engine: Engine,
-    items: Sequence[T],
-    read: Callable[[T], Iterable[pa.RecordBatch]],
-    schema: str,
-    order: str,
-    work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]],
+    engine: Engine, rows: TaskRows, order: str, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]
 ) -> list[R]:
     """Apply the work to the rows of ranges of `key`, sorted by `order`, and return all results in order of the ranges.
 
     Rows are read twice, and need no Spark SQL in a classic session. All rows of a key are in one range, in memory.
     """
     if engine.target.remote:
-        return over_rows(in_ranges(rows_of(engine, items, read, schema), order), work)
-    bounds = _bounds(over_items(engine, items, partial(_sampled, read)))
+        return over_rows(in_ranges(rows.frame(engine), order), work)
+    bounds = _bounds(rows.each(engine, _sampled))
+    items, read = rows.items, rows.read
     if not bounds:
         whole = [items] if items else []
         return over_items(engine, whole, lambda items: work(_sorted(chain.from_iterable(map(read, items)), order)))
-    pieces = engine.context.parallelize(items, len(items)).flatMap(partial(_divided, read, bounds))
+    pieces = engine.context.parallelize(items, len(items)).flatMap(lambda item: _divided(read(item), bounds))
     ranges = pieces.partitionBy(len(bounds) + 1, int).values()
     return ranges.mapPartitions(lambda pieces: work(_sorted(chain.from_iterable(pieces), order))).collect()
 
@@ -106,9 +116,9 @@ def in_ranges(rows: DataFrame, order: str) -> DataFrame:
     return rows.repartitionByRange("key").sortWithinPartitions(order)
 
 
-def _sampled(read: Callable[[T], Iterable[pa.RecordBatch]], item: T) -> Iterator[tuple[str, int]]:
+def _sampled(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int]]:
     """Yield keys, each with the bytes of the rows from it to the next."""
-    for run in _runs(read(item)):
+    for run in _runs(batches):
         for piece in run.to_batches(max_chunksize=len(run) // SAMPLES + 1):
             yield piece["key"][0].as_py() or "", piece.nbytes
 
@@ -125,13 +135,11 @@ def _bounds(samples: Iterable[tuple[str, int]]) -> list[str]:
     return bounds[1:]
 
 
-def _divided(
-    read: Callable[[T], Iterable[pa.RecordBatch]], bounds: Sequence[str], item: T
-) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+def _divided(batches: Iterable[pa.RecordBatch], bounds: Sequence[str]) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
     """Yield the rows in pieces, each with the number of its range."""
     import pyarrow as pa
 
-    for run in _runs(read(item)):
+    for run in _runs(batches):
         keys, start, most = run["key"], 0, len(run) // (len(bounds) + 1) + 1
         ends = [bisect_left(range(len(run)), bound, key=lambda at: keys[at].as_py() or "") for bound in bounds]
         for number, end in enumerate([*ends, len(run)]):

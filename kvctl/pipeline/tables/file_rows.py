@@ -9,18 +9,18 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvctl.errors import KvctlError, NotFoundError, UsageError
 from kvctl.phrases import quoted
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.read.columns import PROBLEM
-from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.delta import KvTable
 from kvctl.pipeline.tables.storage import TablePlace
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from kvctl.pipeline.spark.engine import Engine
 
-R = TypeVar("R")
 READ = ("key", "value", "revision", "operation", "ttl", "headers")
 """Columns that are read back."""
 EXTENSIONS = {
@@ -103,26 +102,11 @@ def columns_of(table: StoredTable) -> list[str]:
     return wanted if table.origin.history else [name for name in wanted if name != "revision"]
 
 
-def read(engine: Engine, table: StoredTable) -> DataFrame:
-    """Read the rows of a table of kvctl, with columns of the data source except `created` and empty columns."""
-    wanted = columns_of(table)
-    return tasks.rows_of(engine, shares(table), partial(read_share, columns=wanted), _schema(wanted))
-
-
-def _schema(columns: Sequence[str]) -> str:
-    return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
-
-
-def over_sorted(
-    engine: Engine,
-    table: StoredTable,
-    columns: Sequence[str],
-    order: str,
-    work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]],
-) -> list[R]:
-    """Apply the work to ranges of keys of a table of kvctl, sorted by a column, as `tasks.over_sorted`."""
-    read = partial(read_share, columns=columns)
-    return tasks.over_sorted(engine, shares(table), read, _schema(columns), order, work)
+def rows_of(table: StoredTable, columns: Sequence[str] | None = None) -> TaskRows:
+    """Return the rows of a table of kvctl, with these columns, or those of the data source that are written."""
+    wanted = columns_of(table) if columns is None else columns
+    schema = ", ".join(f"{name} {_TYPES[name]}" for name in wanted)
+    return TaskRows(shares(table), partial(read_share, columns=wanted), schema)
 
 
 def columnar_format(place: TablePlace) -> str:
@@ -172,7 +156,7 @@ def _read_files(engine: Engine, place: TablePlace, format: str) -> DataFrame:
         _FileItem(inside, file.path, file.format, file.partition_expression, found.schema, schema)
         for file in found.get_fragments()
     ]
-    return tasks.rows_of(engine, items, _read_file, from_arrow_schema(schema))
+    return TaskRows(items, _read_file, from_arrow_schema(schema)).frame(engine)
 
 
 def _read_file(item: _FileItem) -> Iterator[pa.RecordBatch]:

@@ -10,9 +10,8 @@ import pytest
 import kvctl
 from kvctl.errors import BucketNotFound
 from kvctl.pipeline.jobs import audit as job
-from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.audit import audit
-from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.export import export, of_bucket
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.topology.apply.builders import create_aggregate, create_mirror
@@ -100,7 +99,7 @@ async def test_audit_of_an_export_follows_the_transforms_of_an_aggregate(client,
     await create_aggregate(client, Aggregate(both, origins, writable=True))
     options = parse({"bucket": one, "url": server.url})
     place = TablePlace(str(tmp_path / "out"))
-    table = (await asyncio.to_thread(export, engine, lambda: contents.of_bucket(options), place)).table
+    table = (await asyncio.to_thread(export, engine, lambda: of_bucket(options), place)).table
     await audited(client, both)
     await client.bucket(both).put_many([("own", b"1"), ("a.3", b"overwritten")])
     await client.bucket(one).put("NEW.new", b"1")
@@ -116,7 +115,7 @@ async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, u
     raw.create_bucket(bucket, entries, max_msgs_per_subject=3)
     options = parse({"bucket": bucket, "url": server.url})
     place = TablePlace(str(tmp_path / "out"))
-    table = (await asyncio.to_thread(export, engine, lambda: contents.of_bucket(options), place)).table
+    table = (await asyncio.to_thread(export, engine, lambda: of_bucket(options), place)).table
 
     async def audited_table() -> list[AuditOutcome]:
         return await asyncio.to_thread(audit, engine, options, [bucket], SHORTLY, table=table)

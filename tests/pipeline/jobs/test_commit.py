@@ -14,8 +14,7 @@ from kvctl.errors import KvctlError, UsageError
 from kvctl.pipeline.jobs import commit
 from kvctl.pipeline.jobs.commit import CommitResult, of_commit, rehearse
 from kvctl.pipeline.jobs.commit import commit as record
-from kvctl.pipeline.jobs.contents import of_bucket
-from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.export import export, of_bucket
 from kvctl.pipeline.jobs.load import open_export, open_table
 from kvctl.pipeline.options import parse
 from kvctl.pipeline.spark import tasks

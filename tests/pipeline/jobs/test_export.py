@@ -10,8 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from kvctl.errors import BucketNotFound, ConflictError, KvctlError
-from kvctl.pipeline.jobs import contents
-from kvctl.pipeline.jobs.export import ExportResult, export
+from kvctl.pipeline.jobs.export import ExportResult, export, of_bucket
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables import stored_table
@@ -36,7 +35,7 @@ def exported(engine, server, tmp_path):
         **settings: object,
     ) -> ExportResult:
         options = SourceOptions(bucket=bucket, url=server.url, mode=mode, filter=filters, on_evicted=on_evicted)
-        return export(engine, lambda: contents.of_bucket(options), TablePlace(str(to)), **settings)  # type: ignore[arg-type]
+        return export(engine, lambda: of_bucket(options), TablePlace(str(to)), **settings)  # type: ignore[arg-type]
 
     return run
 
@@ -92,7 +91,7 @@ def test_export_of_an_empty_bucket_is_empty(exported, fill, tmp_path):
 
 def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_path):
     bucket = fill({"a": b"1", "b": b"1"}, max_msgs_per_subject=3)
-    found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
+    found = of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     raw.put(bucket, "c", b"2")
@@ -104,7 +103,7 @@ def test_export_excludes_writes_after_the_cut(engine, fill, raw, server, tmp_pat
 @pytest.mark.guarantee("pipeline-22")
 def test_export_takes_and_counts_newer_values_of_evicted_entries(engine, fill, raw, server, tmp_path):
     bucket = fill({"a": b"1", "b": b"1", "c": b"1"})
-    found = contents.of_bucket(SourceOptions(bucket=bucket, url=server.url))
+    found = of_bucket(SourceOptions(bucket=bucket, url=server.url))
     raw.put(bucket, "a", b"2")
     raw.put(bucket, "b", b"", {"KV-Operation": "DEL"})
     made = export(engine, lambda: found, TablePlace(str(tmp_path / "out")))
@@ -193,9 +192,8 @@ def test_export_computes_remaining_ttl_by_the_servers_clock(fill, raw, server, a
     raw.put(bucket, "k", b"v", {"Nats-TTL": "1h"})
     with Proxy(server.url) as proxy:
         _with_clock(proxy, ahead)
-        rows = contents.of_bucket(SourceOptions(bucket=bucket, url=proxy.url)).rows
-        assert isinstance(rows, contents.TaskRows)
-        batches = [batch for part in rows.parts for batch in rows.read(part)]
+        rows = of_bucket(SourceOptions(bucket=bucket, url=proxy.url)).rows
+        batches = [batch for item in rows.items for batch in rows.read(item)]
     found = {row["key"]: row["ttl"] for batch in batches for row in batch.to_pylist()}
     assert found["plain"] is None
     assert left - 120 < found["k"] <= left

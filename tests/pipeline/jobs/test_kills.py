@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvctl.errors import ConflictError
-from kvctl.pipeline.jobs import contents
 from kvctl.pipeline.jobs.capture import CaptureOrder, capture
-from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.export import export, of_bucket
 from kvctl.pipeline.jobs.load import Order, load, open_export
 from kvctl.pipeline.options import SourceOptions, parse
 from kvctl.pipeline.tables import stored_table
@@ -19,7 +18,7 @@ from tests.pipeline.killing import run_killed
 EXPORT = """
 import os, sys
 from pathlib import Path
-from kvctl.pipeline.jobs import contents
+from kvctl.pipeline.jobs.export import of_bucket
 from kvctl.pipeline.tables import stored_table
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.spark.engine import Engine, SparkTarget
@@ -47,7 +46,7 @@ with Engine(SparkTarget(master="local[2]")) as engine, RawClient(url) as raw:
     if point != "loading":
         options = SourceOptions(bucket=bucket, url=url, partitions=2, on_evicted="fail")
         place = TablePlace(str(folder))
-        export.export(engine, lambda: contents.of_bucket(options), place, format=format, overwrite=True)
+        export.export(engine, lambda: of_bucket(options), place, format=format, overwrite=True)
     else:
         kill_when(whom, loaded)
         source = load.open_export(TablePlace(str(folder)))
@@ -113,7 +112,7 @@ def test_an_export_whose_driver_is_killed_is_none_until_it_is_run_again(point, f
     asked = SourceOptions(bucket=bucket, url=server.url)
     with pytest.raises(ConflictError, match="not a complete export"):
         stored_table.occupants(TablePlace(str(folder)), overwrite=False)
-    made = export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)), format=format, overwrite=True)
+    made = export(engine, lambda: of_bucket(asked), TablePlace(str(folder)), format=format, overwrite=True)
     assert made.removed.files > 0
     assert made.table.rows == 3000
     assert stored_table.damages(stored_table.open_table(made.table.place)) == []
@@ -128,7 +127,7 @@ def test_an_export_whose_spark_is_killed_fails_in_one_line_and_leaves_the_one_be
     bucket = fill({f"k.{n}": b"x" * 1000 for n in range(20_000)})
     asked = SourceOptions(bucket=bucket, url=server.url)
     folder = tmp_path / "out"
-    export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)))
+    export(engine, lambda: of_bucket(asked), TablePlace(str(folder)))
     run_killed(EXPORT, whom, folder, server.url, bucket, "writing")  # a task is tried again
     assert stored_table.damages(stored_table.open_table(TablePlace(str(folder)))) == []
 
@@ -141,7 +140,7 @@ async def test_a_load_that_is_killed_completes_when_it_is_run_again(
     bucket = fill({f"k.{n}": b"%d" % n for n in range(20_000)}, max_msgs_per_subject=5)
     folder = tmp_path / "out"
     asked = SourceOptions(bucket=bucket, url=server.url)
-    export(engine, lambda: contents.of_bucket(asked), TablePlace(str(folder)))
+    export(engine, lambda: of_bucket(asked), TablePlace(str(folder)))
     copy = unique()
     run_killed(EXPORT, whom, folder, server.url, copy, "loading")
     load(engine, open_export(TablePlace(str(folder))), SourceOptions(bucket=copy, url=server.url), Order(create=True))

@@ -7,8 +7,7 @@ import pytest
 
 import kvctl
 from kvctl.errors import BucketExists, BucketNotFound, ConflictError, HazardRefused, NoServer, NotFoundError, UsageError
-from kvctl.pipeline.jobs import contents
-from kvctl.pipeline.jobs.export import export
+from kvctl.pipeline.jobs.export import export, of_bucket
 from kvctl.pipeline.jobs.load import Input, LoadResult, Order, load, open_export, open_table, write
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.spark import tasks
@@ -31,7 +30,7 @@ class Files:
 
     def export(self, bucket: str, mode: str = "latest") -> None:
         options = SourceOptions(bucket=bucket, url=self._url, mode=mode)
-        export(self.engine, lambda: contents.of_bucket(options), TablePlace(str(self.folder)))
+        export(self.engine, lambda: of_bucket(options), TablePlace(str(self.folder)))
 
     def load(
         self, into: str, source: Input | None = None, *, if_different: bool = False, **order: object

@@ -68,7 +68,7 @@ def test_values_come_back_byte_for_byte(rows, engine, spark, tmp_path):
     folder = tmp_path / "an [odd] {folder}, 100%3D #1"
     table = write(rows, folder)
     assert len(table.parts) == 2
-    found = sorted(file_rows.read(engine, table).collect(), key=lambda row: row.revision)
+    found = sorted(file_rows.rows_of(table).frame(engine).collect(), key=lambda row: row.revision)
     assert [bytes(row.value) for row in found] == values()
     assert [(row.ttl, row.headers) for row in found[:11:10]] == [(60.5, {"X": '"1,2'})] * 2
     assert {row.operation for row in found} == {"PUT"}
@@ -82,7 +82,7 @@ def test_marker_has_no_value(engine, spark, tmp_path):
     found = [("a", None, 1, "DEL", None, None), ("b", b"x", 2, "PURGE", None, None), ("c", b"", 3, "PUT", None, None)]
     frame = spark.createDataFrame(found, schema).selectExpr("*", "timestamp '2026-11-21 10:00:00' as created")
     manifest = write(frame.coalesce(1), tmp_path / "out")
-    read = file_rows.read(engine, manifest).orderBy("key").collect()
+    read = file_rows.rows_of(manifest).frame(engine).orderBy("key").collect()
     assert [row.value for row in read] == [None, b"x", b""]
 
 
@@ -194,8 +194,8 @@ def test_rows_are_divided_into_ranges_of_keys_and_sorted(rows, engine, tmp_path,
     table = write(
         rows.union(rows.selectExpr("key", "value", "revision + 100000 as revision", *rows.columns[3:])), tmp_path
     )
-    columns = ["key", "value", "revision"]
-    found = file_rows.over_sorted(engine, table, columns, "revision", lambda batches: [pa.Table.from_batches(batches)])
+    sorted_rows = file_rows.rows_of(table, ["key", "value", "revision"])
+    found = tasks.over_sorted(engine, sorted_rows, "revision", lambda batches: [pa.Table.from_batches(batches)])
     ranges = [part.to_pylist() for part in found]
     assert len(ranges) > 1 or range_bytes > 1 << 20
     for part, following in pairwise(ranges):
