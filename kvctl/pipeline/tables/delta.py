@@ -7,7 +7,6 @@ rows, because the log may be changed so that it names fewer files.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable, Field
+    from deltalake import DeltaTable
     from deltalake.transaction import AddAction, CommitProperties
 
 LOG = "_delta_log"
@@ -225,9 +224,12 @@ class KvTable:
         """Add the columns, and fields of columns, that the table lacks. Raises UsageError for another type."""
         from deltalake import Schema
 
-        wanted = {field.name: field for field in Schema.from_arrow(schema).fields}
-        present = {field.name: field for field in self._table.schema().fields}
-        more = [field for name, field in wanted.items() if not _covers(present.get(name), field)]
+        types = {field.name: field.type for field in self._table.schema().fields}
+        more = [
+            field
+            for field in Schema.from_arrow(schema).fields
+            if field.name not in types or not _covers(types[field.name], field.type, field.name)
+        ]
         if more:
             with explained(self.place):
                 self._table.alter.add_columns(more)
@@ -336,34 +338,24 @@ def _reason(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
 
 
-def _covers(present: Field | None, wanted: Field) -> bool:
-    """Return whether a column has the wanted type, or more fields. Raises UsageError for another type."""
-    if present is None:
-        return False
-    one, other = json.loads(present.to_json())["type"], json.loads(wanted.to_json())["type"]
-    return _covered(one, other, wanted.name)
-
-
-def _covered(present: Any, wanted: Any, name: str) -> bool:
-    if not isinstance(present, dict) or not isinstance(wanted, dict) or present["type"] != wanted["type"]:
-        if present != wanted:
-            raise UsageError(
-                f"Column `{name}` has the type {_type(present)} in the table, not {_type(wanted)}",
-                hint="Add a field of another name",
-            )
+def _covers(present: Any, wanted: Any, name: str) -> bool:
+    """Return whether a type of Delta has all fields of another one. Raises UsageError for different types."""
+    if present.type != wanted.type:
+        raise UsageError(
+            f"Column `{name}` has the type {present.type} in the table, not {wanted.type}",
+            hint="Add a field of another name",
+        )
+    if wanted.type == "array":
+        return _covers(present.element_type, wanted.element_type, name)
+    if wanted.type != "struct":
         return True
-    if wanted["type"] != "struct":
-        return bool(present == wanted) or _covered(present.get("elementType"), wanted.get("elementType"), name)
-    fields = {field["name"]: field["type"] for field in present["fields"]}
-    found = [
-        field["name"] in fields and _covered(fields[field["name"]], field["type"], f"{name}.{field['name']}")
-        for field in wanted["fields"]
+    types = {field.name: field.type for field in present.fields}
+    more = [
+        field
+        for field in wanted.fields
+        if field.name not in types or not _covers(types[field.name], field.type, f"{name}.{field.name}")
     ]
-    return all(found)
-
-
-def _type(form: Any) -> str:
-    return form["type"] if isinstance(form, dict) else str(form)
+    return not more
 
 
 def _numbers(end: Offset | None, loss: int | None, rows: int) -> CommitProperties:
