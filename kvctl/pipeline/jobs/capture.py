@@ -30,6 +30,7 @@ from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.pipeline.read.offsets import Offset
 from kvctl.pipeline.read.stream_reader import KvStreamReader
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import json_values, parts
 from kvctl.pipeline.tables.delta import KvTable
@@ -179,25 +180,21 @@ class _Capture:
 
     def run(self) -> None:
         """Capture batches; a batch is repeated while the server is away."""
-        self._repeated(self._prepare)
+        if self._order.once:
+            self.stream.prepareForTriggerAvailableNow()
         while True:
-            captured = self._repeated(self._batch)
+            captured = self._patient_batch()
             if not captured and self._order.once:
                 return
             if not captured or not self._order.once:
                 self._pause(self._order.trigger.total_seconds())
 
-    def _prepare(self) -> int:
-        if self._order.once:
-            self.stream.prepareForTriggerAvailableNow()
-        return 0
-
-    def _repeated(self, work: Any) -> int:
+    def _patient_batch(self) -> int:
         deadline = time.monotonic() + worker_connection.AWAY_S
         while True:
             try:
                 with self._engine.explaining():
-                    return int(work())
+                    return self._batch()
             except Away:
                 if time.monotonic() > deadline:
                     raise
@@ -232,7 +229,7 @@ class _Capture:
 
     def _appended(self, begin: Offset, end: Offset) -> int:
         form = PartForm.of(self._table.place)
-        written = self._read(begin, end).each(self._engine, partial(parts.write, form=form))
+        written = tasks.over(self._engine, self._read(begin, end), partial(parts.write, form=form))
         files = [part for one in written for part in one.parts]
         parts.require_visible(self._table.place, files)
         self._table.append(files, end, loss=self._loss)

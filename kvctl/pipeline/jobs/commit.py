@@ -15,11 +15,9 @@ from kvctl.pipeline import worker_connection
 from kvctl.pipeline.jobs.export import Contents
 from kvctl.pipeline.jobs.load import Input, rows_of
 from kvctl.pipeline.options import SourceOptions
-from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.read.snapshot_plan import runs
 from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.tasks import TaskRows
-from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.origin import EXPORT, LATEST, TableOrigin
 from kvctl.versions import commits
 from kvctl.versions.branch import branch_state
@@ -136,12 +134,8 @@ def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run:
 
     Raises UsageError for an illegal or duplicate key, and for a null or too large value.
     """
-    work = partial(_stored, options, dry_run)
-    if source.table is not None:
-        return tasks.over_sorted(engine, file_rows.rows_of(source.table, ["key", "value"]), "key", work)
-    rows = rows_of(engine, source)
-    wanted = rows.select([name for name in ("key", "value", PROBLEM) if name in rows.columns])
-    return tasks.over_rows(tasks.in_ranges(wanted, "key"), work)
+    rows = rows_of(engine, source, ("key", "value"))
+    return tasks.over(engine, rows, partial(_stored, options, dry_run), "key")
 
 
 def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[StoredLeaves]:

@@ -22,6 +22,7 @@ from kvctl.pipeline import worker_connection
 from kvctl.pipeline.options import SourceOptions
 from kvctl.pipeline.read.batch_reader import KvReader
 from kvctl.pipeline.read.columns import schema_of
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import parts, stored_table
 from kvctl.pipeline.tables.origin import EXPORT, TableOrigin
@@ -109,7 +110,7 @@ def export(
             cut=found.origin.cut,
         )
         try:
-            written = found.rows.each(engine, partial(parts.write, form=form))
+            written = tasks.over(engine, found.rows, partial(parts.write, form=form))
             files = [part for one in written for part in one.parts]
             parts.require_visible(place, files)
             origin = _origin(found.origin, written)

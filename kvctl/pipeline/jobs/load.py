@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from kvctl.kv.maintenance.copy_bucket import copied_config
 from kvctl.kv.settings import MAX_HISTORY
 from kvctl.pipeline import worker_connection
 from kvctl.pipeline.options import SourceOptions, given_as
+from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import file_rows, stored_table
 from kvctl.pipeline.tables.origin import CAPTURE
 from kvctl.pipeline.tables.storage import TablePlace
@@ -26,7 +28,6 @@ from kvctl.pipeline.tables.stored_table import Advance, StoredTable
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from kvctl.pipeline.spark.engine import Engine
     from kvctl.pipeline.write.write_task import TaskResult
@@ -120,17 +121,15 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
         depth = 0 if order.shorter_history else _depth(engine, source)
         created, entries = worker_connection.run(_prepare(source, target, order, depth))
         if order.dry_run:
-            summary = WriteSummary(source.table.rows) if source.table else _checked(rows_of(engine, source))
+            summary = WriteSummary(source.table.rows) if source.table else _checked(engine, rows_of(engine, source))
         else:
             if order.create and entries and not source.history:
                 target = replace(target, if_different=True)  # left by an interrupted load
             engine.doing = "writing"
-            if source.table is None:
-                summary = write(rows_of(engine, source), target)
-            elif source.history and entries:
-                summary = write(_missing(engine, source.table, target), target)
+            if source.table is not None and source.history and entries:
+                summary = write(engine, _missing(engine, source.table, target), target)
             else:
-                summary = _write_table(engine, source.table, target)
+                summary = write(engine, rows_of(engine, source), target, "revision" if source.history else None)
     written, rejected = summary.written, summary.rejected
     count = source.table.rows if source.table else written + rejected + summary.unchanged
     unchanged, seconds = count - written - rejected, time.monotonic() - begun
@@ -147,7 +146,7 @@ def _depth(engine: Engine, source: Input) -> int:
     if depth > 0 and source.table.origin.kind != CAPTURE:
         return depth
     engine.doing = "counting entries"
-    return max(tasks.over_sorted(engine, file_rows.rows_of(source.table, ["key"]), "key", _most), default=0)
+    return max(tasks.over(engine, file_rows.rows_of(source.table, ["key"]), _most, "key"), default=0)
 
 
 def _most(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
@@ -191,11 +190,12 @@ def _wanted(source: Input, bucket: str, changes: Mapping[str, Any]) -> dict[str,
     return {**BucketConfig(bucket).to_stream(), **changes}
 
 
-def rows_of(engine: Engine, source: Input) -> DataFrame:
-    """Return the rows as columns that the data source writes."""
-    if source.table is None:
-        return file_rows.read_table(engine, source.place, source.format, source.key, source.value)
-    return file_rows.rows_of(source.table).frame(engine)
+def rows_of(engine: Engine, source: Input, columns: Sequence[str] | None = None) -> DataFrame | TaskRows:
+    """Return the rows as columns that the data source writes, or some of these; those of others with `_problem`."""
+    if source.table is not None:
+        return file_rows.rows_of(source.table, columns)
+    rows = file_rows.read_table(engine, source.place, source.format, source.key, source.value)
+    return rows if columns is None else rows.select([name for name in (*columns, PROBLEM) if name in rows.columns])
 
 
 def _missing(engine: Engine, table: StoredTable, target: SourceOptions) -> DataFrame:
@@ -206,7 +206,7 @@ def _missing(engine: Engine, table: StoredTable, target: SourceOptions) -> DataF
     return missing(file_rows.rows_of(table).frame(engine), there).repartition("key").sortWithinPartitions("revision")
 
 
-def _checked(rows: DataFrame) -> WriteSummary:
+def _checked(engine: Engine, rows: DataFrame | TaskRows) -> WriteSummary:
     """Return the result of a write as far as known without the bucket: rows that no bucket accepts."""
     from kvctl.pipeline.write.arrow_rows import chunk_of
     from kvctl.pipeline.write.decision import WriteMode
@@ -222,40 +222,22 @@ def _checked(rows: DataFrame) -> WriteSummary:
             checked.take(chunk, chunk.bad)
         yield checked
 
-    return WriteSummary.of(tasks.over_rows(rows, check))
+    return WriteSummary.of(tasks.over(engine, rows, check))
 
 
-def write(rows: DataFrame, target: SourceOptions) -> WriteSummary:
-    """Write the rows in tasks, as the data source does, and return what they did. Raises as the data source."""
-    return _written(rows.schema, target, lambda write: tasks.over_rows(rows, lambda batches: [write(batches)]))
+def write(engine: Engine, rows: DataFrame | TaskRows, target: SourceOptions, order: str | None = None) -> WriteSummary:
+    """Write the rows in tasks, as the data source does, and return what they did; with an order, as `tasks.over`.
 
-
-def _write_table(engine: Engine, table: StoredTable, target: SourceOptions) -> WriteSummary:
-    """Write the rows of a table of kvctl, which tasks read from its files: a history in the order of each key."""
-    from kvctl.pipeline.read.columns import schema_of
-
-    rows = file_rows.rows_of(table)
-
-    def write_all(write: Callable[[Iterator[pa.RecordBatch]], TaskResult]) -> list[TaskResult]:
-        if table.origin.history:
-            return tasks.over_sorted(engine, rows, "revision", lambda batches: [write(batches)])
-        return rows.each(engine, lambda batches: [write(batches)])
-
-    return _written(schema_of(file_rows.columns_of(table)), target, write_all)
-
-
-def _written(
-    schema: StructType,
-    target: SourceOptions,
-    work: Callable[[Callable[[Iterator[pa.RecordBatch]], TaskResult]], list[TaskResult]],
-) -> WriteSummary:
+    Raises as the data source.
+    """
     from kvctl.pipeline.spark.failure import explained
     from kvctl.pipeline.write.writer import KvWriter
 
     try:
-        writer = KvWriter(schema, target)
+        assert rows.schema is not None
+        writer = KvWriter(rows.schema, target)
         try:
-            messages = work(writer.write)
+            messages = tasks.over(engine, rows, lambda batches: [writer.write(batches)], order)
         except BaseException:
             writer.abort()
             raise

@@ -34,21 +34,39 @@ class TaskRows:
 
     items: Sequence[Any]
     read: Callable[[Any], Iterable[pa.RecordBatch]]
-    schema: StructType | str = ""
-    """Schema of rows that Spark SQL may need, as behind Connect."""
+    schema: StructType | None = None
+    """None for rows that never go through Spark SQL."""
 
     def frame(self, engine: Engine) -> DataFrame:
         """Return them as rows of Spark SQL."""
+        assert self.schema is not None
         if not self.items:
             return engine.spark.createDataFrame([], self.schema)
         read = self.read
         rows = _frame(engine, self.items)
         return rows.mapInArrow(lambda batches: chain.from_iterable(map(read, _items(batches))), self.schema)
 
-    def each(self, engine: Engine, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]) -> list[R]:
-        """Apply the work to the rows of each item, and return all results."""
-        read = self.read
-        return over_items(engine, self.items, lambda item: work(iter(read(item))))
+
+def over(
+    engine: Engine,
+    rows: DataFrame | TaskRows,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]],
+    order: str | None = None,
+) -> list[R]:
+    """Apply the work to the rows of each item or partition, and return all results.
+
+    With an `order`, a column, the work gets the rows of ranges of `key`, sorted by it, and results are in order of the
+    ranges. Rows that tasks read are then read twice, and all of a range are in memory: rows of a key are in one range.
+    Outside of Connect these need no Spark SQL.
+    """
+    if isinstance(rows, TaskRows):
+        read = rows.read
+        if order is None:
+            return over_items(engine, rows.items, lambda item: work(iter(read(item))))
+        if not engine.target.remote:
+            return _over_ranges(engine, rows, work, order)
+        rows = rows.frame(engine)
+    return over_rows(rows if order is None else rows.repartitionByRange("key").sortWithinPartitions(order), work)
 
 
 def over_items(engine: Engine, items: Sequence[T], work: Callable[[T], Iterable[R]]) -> list[R]:
@@ -92,16 +110,10 @@ def over_rows(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterab
 # -- rows in the order of their keys -------------------------------------------------------------------------
 
 
-def over_sorted(
-    engine: Engine, rows: TaskRows, order: str, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]]
+def _over_ranges(
+    engine: Engine, rows: TaskRows, work: Callable[[Iterator[pa.RecordBatch]], Iterable[R]], order: str
 ) -> list[R]:
-    """Apply the work to the rows of ranges of `key`, sorted by `order`, and return all results in order of the ranges.
-
-    Rows are read twice, and need no Spark SQL in a classic session. All rows of a key are in one range, in memory.
-    """
-    if engine.target.remote:
-        return over_rows(in_ranges(rows.frame(engine), order), work)
-    bounds = _bounds(rows.each(engine, _sampled))
+    bounds = _bounds(over(engine, rows, _sampled))
     items, read = rows.items, rows.read
     if not bounds:
         whole = [items] if items else []
@@ -109,11 +121,6 @@ def over_sorted(
     pieces = engine.context.parallelize(items, len(items)).flatMap(lambda item: _divided(read(item), bounds))
     ranges = pieces.partitionBy(len(bounds) + 1, int).values()
     return ranges.mapPartitions(lambda pieces: work(_sorted(chain.from_iterable(pieces), order))).collect()
-
-
-def in_ranges(rows: DataFrame, order: str) -> DataFrame:
-    """Return the rows partitioned by ranges of `key`, and each partition sorted by a column."""
-    return rows.repartitionByRange("key").sortWithinPartitions(order)
 
 
 def _sampled(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int]]:

@@ -46,14 +46,6 @@ EXTENSIONS = {
 FORMATS = tuple(dict.fromkeys(("delta", *EXTENSIONS.values())))
 """Forms of tables from elsewhere."""
 
-_TYPES = {
-    "key": "string",
-    "value": "binary",
-    "revision": "bigint",
-    "operation": "string",
-    "ttl": "double",
-    "headers": "map<string,string>",
-}
 ROWS = 10_000
 """Maximum rows of a batch."""
 _HEADING_CHARACTERS = 1 << 20
@@ -104,8 +96,12 @@ def columns_of(table: StoredTable) -> list[str]:
 
 def rows_of(table: StoredTable, columns: Sequence[str] | None = None) -> TaskRows:
     """Return the rows of a table of kvctl, with these columns, or those of the data source that are written."""
+    from pyspark.sql.types import StructField, StructType
+
+    from kvctl.pipeline.read.columns import TYPES
+
     wanted = columns_of(table) if columns is None else columns
-    schema = ", ".join(f"{name} {_TYPES[name]}" for name in wanted)
+    schema = StructType([StructField(name, TYPES[name]) for name in wanted])
     return TaskRows(shares(table), partial(read_share, columns=wanted), schema)
 
 

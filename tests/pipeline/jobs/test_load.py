@@ -165,7 +165,7 @@ async def test_load_of_a_table_with_bad_rows(pipeline, client, unique, tmp_path)
 def test_load_with_a_lost_server_hints_how_to_complete_it(engine):
     rows = engine.spark.createDataFrame([("a", b"1")], "key string, value binary")
     with pytest.raises(NoServer) as raised, engine.explaining():
-        write(rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
+        write(engine, rows, SourceOptions(bucket="B", url="nats://127.0.0.1:1"))
     assert raised.value.hint == "Bucket `B` may have some of the rows; run it again to complete it"
 
 

@@ -195,7 +195,7 @@ def test_rows_are_divided_into_ranges_of_keys_and_sorted(rows, engine, tmp_path,
         rows.union(rows.selectExpr("key", "value", "revision + 100000 as revision", *rows.columns[3:])), tmp_path
     )
     sorted_rows = file_rows.rows_of(table, ["key", "value", "revision"])
-    found = tasks.over_sorted(engine, sorted_rows, "revision", lambda batches: [pa.Table.from_batches(batches)])
+    found = tasks.over(engine, sorted_rows, lambda batches: [pa.Table.from_batches(batches)], "revision")
     ranges = [part.to_pylist() for part in found]
     assert len(ranges) > 1 or range_bytes > 1 << 20
     for part, following in pairwise(ranges):
