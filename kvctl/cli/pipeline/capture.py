@@ -112,11 +112,11 @@ async def capture(
     job = partial(capture_job.capture, options=options, place=place, order=order)
     try:
         left = partial(_interrupted, place)
-        done = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left, patience=PATIENCE_S)
+        done, seconds = await run_job(session, target, f"Capturing {bucket}", job, incomplete=left, patience=PATIENCE_S)
     except HistoryLost as error:
         error.hint = f"Use `--force {LOSS}` to continue with the remaining entries"
         raise
-    _show(session, done)
+    _show(session, done, seconds)
 
 
 @command(
@@ -161,10 +161,10 @@ async def compact(
     session.show(document(row_of(COMPACTED, known), *columns(" ".join(COMPACTED.columns)), name="path"))
 
 
-def _show(session: Session, done: "capture_job.CaptureResult") -> None:
+def _show(session: Session, done: "capture_job.CaptureResult", seconds: float) -> None:
     table, files, origin = done.table, done.table.parts, done.table.origin
     known = {"bucket": origin.bucket, "path": table.place.uri, "mode": origin.mode, "rows": done.rows}
-    known |= {"files": len(files), "captured": sum(part.rows for part in files), "seconds": round(done.seconds, 3)}
+    known |= {"files": len(files), "captured": sum(part.rows for part in files), "seconds": seconds}
     row = row_of(CAPTURED, table, **known, revision=table.offset.revision)
     session.show(document(row, *columns(" ".join(CAPTURED.columns)), name="path"))
 

@@ -124,9 +124,9 @@ async def export(
     job = partial(export_job.export, contents=contents, place=place, format=format, overwrite=overwrite)
     left = f"Interrupted: the export to `{place}` was not completed; run the command again"
     async with nullcontext() if at else arguments.noticing_unindexed(session, name):
-        made = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
+        made, seconds = await run_job(session, target, f"Exporting {bucket}", job, incomplete=left)
     _note_replaced(session, made)
-    origin, seconds = made.table.origin, round(made.seconds, 3)
+    origin = made.table.origin
     known = {"path": place.uri, "format": format, "files": len(made.table.parts), "removed": made.removed.files}
     known |= {"rows": made.table.rows, "bytes": made.table.bytes, "seconds": seconds}
     session.show(document(row_of(EXPORT, origin, **known), *SUMMARY, tsv=EXPORT.columns, name="path"))

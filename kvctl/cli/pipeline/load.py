@@ -101,10 +101,9 @@ async def load(
     )
     job = partial(load_job.load, source=source, target=options, order=order)
     left = f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it"
-    loaded = await run_job(session, target, f"Loading {into}", job, incomplete=left)
+    loaded, seconds = await run_job(session, target, f"Loading {into}", job, incomplete=left)
     row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
-    row["seconds"] = round(loaded.seconds, 3)
-    session.show(document(row, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
+    session.show(document({**row, "seconds": seconds}, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
     if loaded.rejected and dry_run:
         session.warn(_rejected_rows(loaded, "would be"))
     elif loaded.rejected:

@@ -77,7 +77,8 @@ async def audit(
     keep = found.append if list_all else lambda _: None
     patience = audit_job.DEFAULT_WAIT if wait_for is None else wait_for
     job = partial(audit_job.audit, options=options, names=names, patience=patience, report=keep, table=table)
-    work = Work([], [], await run_job(session, target, f"Comparing with {origin}", job))
+    outcomes, _ = await run_job(session, target, f"Comparing with {origin}", job)
+    work = Work([], [], outcomes)
     if list_all:
         rows = [audit_views.difference_row(item) for item in sorted(found, key=lambda item: (item.replica, item.key))]
         session.show(audit_views.differences_view()._replace(rows=rows))
@@ -145,13 +146,13 @@ async def commit(
     await commits.read_clean(repository, place.ref, dry_run=dry_run)
     if dry_run:
         work = partial(commit_job.rehearse, source=source, options=options, branch=place.ref)
-        rows = await run_job(session, target, f"Checking rows for {place}", work)
+        rows, _ = await run_job(session, target, f"Checking rows for {place}", work)
         row = {"repository": place.repository, "branch": place.ref, "rows": rows}
         show_result(session, row, f"Would commit {counted(rows, 'row')} onto `{place}`")
         return
     job = partial(commit_job.commit, source=source, options=options, branch=place.ref, message=message, meta=named)
     left = f"Interrupted: `{place}` was not changed; run the command again"
-    made = await run_job(
+    made, _ = await run_job(
         session, target, f"Committing to {place}", partial(job, author=repository.author), incomplete=left
     )
     if not made.recorded:
@@ -208,7 +209,7 @@ async def run(
     tables = await asyncio.to_thread(jobs_run.open_tables, parse_metadata(table or ()), storage_option or ())
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
-        planned = await run_job(session, target, what, partial(jobs_run.plan, script=script, tables=tables))
+        planned, _ = await run_job(session, target, what, partial(jobs_run.plan, script=script, tables=tables))
         rows = [asdict(item) for item in planned]
         session.show(View(columns=columns("statement"), rows=rows, name="statement"))
         if session.output == "table":
@@ -217,10 +218,9 @@ async def run(
         return
     left = "Interrupted: rows that were written stay; run the command again to complete the script"
     job = partial(jobs_run.run, script=script, tables=tables)
-    ran = await run_job(session, target, what, job, incomplete=left)
-    session.show(
-        document({**asdict(ran), "seconds": round(ran.seconds, 3)}, *columns("statements seconds"), name="statements")
-    )
+    count, seconds = await run_job(session, target, what, job, incomplete=left)
+    row = {"statements": count, "seconds": seconds}
+    session.show(document(row, *columns("statements seconds"), name="statements"))
 
 
 def _text(session: Session, file: str) -> str:
@@ -258,7 +258,8 @@ async def check(
     """
     require_spark()
     place = TablePlace.parse(to, storage_option or ()) if to is not None else None
-    found = asdict(await run_job(session, target, "Checking Spark", partial(check_job.check, place=place)))
+    checked, _ = await run_job(session, target, "Checking Spark", partial(check_job.check, place=place))
+    found = asdict(checked)
     sections = [("Workers", View(columns=WORKERS, rows=found["workers"]))]
     shown = columns("spark java master to" if to else "spark java master")
     session.show(document(found, *shown, tsv=SPARK.columns, name="spark", sections=sections))

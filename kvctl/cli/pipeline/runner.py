@@ -1,7 +1,7 @@
 """Runner of pipeline jobs: in a thread beside the event loop, with progress, until the end or Ctrl-C.
 
 async def check(session: Session, *, target: OnSpark) -> None:
-    checked = await run_job(session, target, "Checking Spark", jobs.check)
+    checked, seconds = await run_job(session, target, "Checking Spark", jobs.check)
 """
 
 import asyncio
@@ -94,14 +94,16 @@ async def run_job(
     *,
     incomplete: str | Callable[[], str] = "",
     patience: float = CANCEL_TIMEOUT_S,
-) -> T:
-    """Run the job, which starts Spark when it needs it, and return its result. Errors of Spark are KvctlErrors.
+) -> tuple[T, float]:
+    """Run the job, which starts Spark when it needs it, and return its result and its duration in seconds.
+
+    Errors of Spark are KvctlErrors.
 
     An interruption cancels the running queries and lets the job clean up for `patience` seconds, then warns with
     `incomplete`, which may be a function that is called only then. Spark ends with this process.
     """
     engine, progress = spark_engine.Engine(target), _Progress()
-    ended = Future[T | None]()
+    ended, begun = Future[T | None](), time.monotonic()
     work = in_thread(partial(_run, engine, job, ended))
     threading.Thread(target=progress.watch, args=[engine, work], name="progress", daemon=True).start()
     try:
@@ -120,7 +122,7 @@ async def run_job(
     error = work.exception()
     if session.options.verbose and error is not None and error.__cause__ is not None:
         session.terminal.emit(escape(failure.text_of(error.__cause__), keep="\n\t"))
-    return work.result()
+    return work.result(), round(time.monotonic() - begun, 3)
 
 
 def _run(engine: "spark_engine.Engine", job: Callable[["spark_engine.Engine"], T], ended: "Future[T | None]") -> T:

@@ -70,7 +70,6 @@ class CaptureResult:
     table: KvTable
     rows: int
     """Revisions captured by this run."""
-    seconds: float
 
 
 def capture(engine: Engine, options: SourceOptions, place: TablePlace, order: CaptureOrder) -> CaptureResult:
@@ -79,7 +78,6 @@ def capture(engine: Engine, options: SourceOptions, place: TablePlace, order: Ca
     Raises ConflictError for other content of the place or another capture into it, StreamReplaced if the bucket was
     recreated, HistoryLost if changes are lost that were not captured.
     """
-    begun = time.monotonic()
     most = min(options.max_revisions_per_trigger or A_BATCH, A_BATCH)
     options = replace(options, columns=COLUMNS, max_revisions_per_trigger=most)
     with engine.explaining():
@@ -89,7 +87,7 @@ def capture(engine: Engine, options: SourceOptions, place: TablePlace, order: Ca
             running.run()
         finally:
             running.stream.stop()
-    return CaptureResult(table, running.rows, time.monotonic() - begun)
+    return CaptureResult(table, running.rows)
 
 
 def find(place: TablePlace) -> KvTable | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -230,7 +229,6 @@ class CommitResult:
     recorded: bool
     """False if an earlier run had recorded it."""
     rows: int
-    seconds: float
 
 
 def commit(
@@ -247,7 +245,6 @@ def commit(
 
     Raises HasStagedChanges, NothingToCommit, BranchNotFound, RepositoryNotFound, UsageError: the branch is unchanged.
     """
-    begun = time.monotonic()
     info = _Note(message, author, meta)
     with engine.explaining():
         for _ in range(TIMES):
@@ -257,7 +254,7 @@ def commit(
             engine.doing = f"committing to {branch}"
             made = worker_connection.run(_move(options, branch, info, [leaves for _, leaves in parts], collections))
             if made is not None:
-                return CommitResult(*made, sum(rows for rows, _ in parts), time.monotonic() - begun)
+                return CommitResult(*made, sum(rows for rows, _ in parts))
     raise ConflictError(
         f"A garbage collection of repository `{options.bucket}` interfered with every attempt", hint="Try again"
     )

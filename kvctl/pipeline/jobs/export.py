@@ -88,7 +88,6 @@ class ExportResult:
 
     table: StoredTable
     removed: RemovedFiles
-    seconds: float
 
 
 def export(
@@ -98,7 +97,6 @@ def export(
 
     Raises ConflictError if the place is not empty, unless `overwrite`; its content stays until the end.
     """
-    begun = time.monotonic()
     removed = stored_table.occupants(place, overwrite=overwrite)
     with engine.explaining():
         found = contents()
@@ -119,7 +117,7 @@ def export(
             with suppress(KvctlError):
                 stored_table.discard(place, form.job)
             raise
-    return ExportResult(table, removed, time.monotonic() - begun)
+    return ExportResult(table, removed)
 
 
 def table_schema() -> Any:

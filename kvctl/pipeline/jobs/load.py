@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
@@ -77,7 +76,6 @@ class LoadResult:
     rejected: int
     samples: tuple[tuple[str, str], ...]
     """First rejected rows: key and cause."""
-    seconds: float
 
 
 def open_export(place: TablePlace, advance: Advance = lambda _: None) -> Input:
@@ -116,7 +114,6 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
     """
     from kvctl.pipeline.write.writer import WriteSummary
 
-    begun = time.monotonic()
     with engine.explaining():
         depth = 0 if order.shorter_history else _depth(engine, source)
         created, entries = worker_connection.run(_prepare(source, target, order, depth))
@@ -132,10 +129,8 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
                 summary = write(engine, rows_of(engine, source), target, "revision" if source.history else None)
     written, rejected = summary.written, summary.rejected
     count = source.table.rows if source.table else written + rejected + summary.unchanged
-    unchanged, seconds = count - written - rejected, time.monotonic() - begun
-    return LoadResult(
-        target.bucket, str(source.place), created, count, written, unchanged, rejected, summary.samples, seconds
-    )
+    unchanged = count - written - rejected
+    return LoadResult(target.bucket, str(source.place), created, count, written, unchanged, rejected, summary.samples)
 
 
 def _depth(engine: Engine, source: Input) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,14 +52,6 @@ class Statement:
             error.message = f"Statement {self.number}, line {line}: {_POSITION.sub('', error.message)}"
             error.args = (error.message,)
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptRun:
-    """Result of a run."""
-
-    statements: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +120,14 @@ def open_tables(uris: Mapping[str, str], storage_options: Sequence[str]) -> list
     return tables
 
 
-def run(engine: Engine, script: Sequence[Statement], tables: Sequence[NamedTable] = ()) -> ScriptRun:
-    """Run the statements; ends with the first that fails. Raises KvctlError, and as the data source."""
-    begun = time.monotonic()
+def run(engine: Engine, script: Sequence[Statement], tables: Sequence[NamedTable] = ()) -> int:
+    """Run the statements up to the first that fails, and return their number. Raises as the data source."""
     _name(engine, tables)
     for statement in script:
         engine.doing = f"statement {statement.number} of {len(script)}"
         with statement.named(), engine.explaining():
             engine.spark.sql(statement.text)
-    return ScriptRun(len(script), time.monotonic() - begun)
+    return len(script)
 
 
 def plan(engine: Engine, script: Sequence[Statement], tables: Sequence[NamedTable] = ()) -> list[PlannedStatement]:

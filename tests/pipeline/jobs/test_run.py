@@ -96,7 +96,7 @@ def test_script_combines_buckets_and_files(run, fill, contents, tmp_path):
       select concat('total.', o.key), cast(string(int(string(o.value)) * p.price) as binary)
       from orders o join prices p on o.key = p.key;
     """
-    assert run(text).statements == 4
+    assert run(text) == 4
     assert contents(totals) == {"total.NEW.1": b"30", "total.NEW.2": b"80"}
 
 
@@ -115,7 +115,7 @@ def test_tables_are_read_by_name_as_they_are_at_the_start(engine, server, fill, 
     script = job.statements(text, {"url": server.url})
     *_, planned = job.plan(engine, script, tables)
     assert "MapInArrow" in planned.plan
-    assert job.run(engine, script, tables).statements == 3
+    assert job.run(engine, script, tables) == 3
     assert contents(bucket) == {"NEW.1": b"3", "NEW.2": b"4", "total.NEW.2": b"160"}
 
     counted = [job.Statement("create or replace temporary view n as select count(*) as n from prices", 1, 1)]
