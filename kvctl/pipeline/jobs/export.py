@@ -120,14 +120,11 @@ def export(
     return ExportResult(table, removed)
 
 
-def table_schema() -> Any:
+def table_schema() -> pa.Schema:
     """Return the Arrow schema of a table with the columns of an entry."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(schema_of(COLUMNS), timezone="UTC")
-    for number, field in enumerate(schema):
-        schema = schema.set(number, field.with_nullable(True))
-    return schema
+    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema_of(COLUMNS), timezone="UTC")])
 
 
 def _origin(begun: TableOrigin, written: Sequence[WrittenRows]) -> TableOrigin:

@@ -94,9 +94,7 @@ def open_table(place: TablePlace, *, key: str | None, value: str | None, format:
         raise NotFoundError(f"`{place}` does not exist")
     if stored_table.is_own(place):
         raise UsageError("`--key` and `--value` cannot be used with an export", hint="Omit them")
-    known = format or file_rows.format_of(place) or ("delta" if stored_table.is_table(place) else "")
-    if format is None and known == "parquet" and stored_table.is_table(place):
-        known = "delta"
+    known = format or file_rows.format_of(place)
     if known not in file_rows.FORMATS:
         formats = ", ".join(file_rows.FORMATS)
         problem = f"`{format}` is not a table format" if format else f"Unknown format of `{place}`"

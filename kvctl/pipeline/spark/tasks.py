@@ -158,17 +158,22 @@ def _divided(batches: Iterable[pa.RecordBatch], bounds: Sequence[str]) -> Iterat
 
 def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield the rows sorted by key, some at a time."""
+    return (run.sort_by("key") for run in groups(batches, RUN_BYTES))
+
+
+def groups(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
+    """Yield the rows in groups of at least so many bytes; the last one has the rest."""
     import pyarrow as pa
 
-    held, size = [], 0
+    held, held_bytes = [], 0
     for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size >= RUN_BYTES:
-            yield pa.Table.from_batches(held).sort_by("key")
-            held, size = [], 0
+        held += [batch] if len(batch) else []
+        held_bytes += batch.nbytes
+        if held_bytes >= size:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
     if held:
-        yield pa.Table.from_batches(held).sort_by("key")
+        yield pa.Table.from_batches(held)
 
 
 def _sorted(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:

@@ -109,11 +109,10 @@ def columnar_format(place: TablePlace) -> str:
     """Return `delta` or `parquet`. Raises NotFoundError without a file, UsageError for other formats."""
     if place.path is not None and not place.path.exists():
         raise NotFoundError(f"`{place}` does not exist")
-    if (place.path is None or place.path.is_dir()) and KvTable.find(place) is not None:
-        return "delta"
-    if (format_of(place) or ("parquet" if place.path is None else "")) != "parquet":
+    format = format_of(place) or ("parquet" if place.path is None else None)
+    if format not in ("delta", "parquet"):
         raise UsageError(f"`{place}` is neither a Delta table nor Parquet files")
-    return "parquet"
+    return format
 
 
 def read_columns(engine: Engine, place: TablePlace, format: str) -> DataFrame:
@@ -253,8 +252,10 @@ def _inferred(place: TablePlace, format: str) -> str:
 
 
 def format_of(place: TablePlace) -> str | None:
-    """Return the format given by the extension of a file, or of a folder's first file."""
+    """Return `delta` for a table with a log, else the format given by the extension of a file, or a folder's first."""
     path = place.path
+    if (path is None or path.is_dir()) and KvTable.find(place) is not None:
+        return "delta"
     if path is None:
         return EXTENSIONS.get(PurePosixPath(place.uri).suffix.lower())
     first = path if path.is_file() else next(data_files(path), path)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from kvctl.documents.checksum import Checksum
 from kvctl.errors import KvctlError
 from kvctl.pipeline.error_transport import crossing
+from kvctl.pipeline.spark import tasks
 from kvctl.pipeline.tables.origin import Part
 from kvctl.pipeline.tables.storage import TablePlace
 
@@ -84,10 +85,29 @@ class WrittenRows:
 def write(batches: Iterable[pa.RecordBatch], form: PartForm) -> Iterator[WrittenRows]:
     """Write rows, and yield one result. Raises KvctlError."""
     with crossing():
-        writer = _Writer(form)
-        for batch in batches:
-            writer.add(batch)
-        yield writer.finish()
+        written = WrittenRows()
+        file: _PartFile | None = None
+        for rows in tasks.groups(_counted(batches, form, written), GROUP_BYTES):
+            file = file or _PartFile(rows.schema)
+            file.add(rows)
+            if file.size >= FILE_BYTES:
+                written.parts += (file.store(form),)
+                file = None
+        if file is not None:
+            written.parts += (file.store(form),)
+        yield written
+
+
+def _counted(batches: Iterable[pa.RecordBatch], form: PartForm, written: WrittenRows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the form, and count them."""
+    for batch in batches:
+        if form.cut is not None:
+            written.newer += pc.sum(pc.greater(batch["revision"], form.cut)).as_py() or 0
+        if not form.deletions:
+            batch = batch.filter(pc.equal(batch["operation"], "PUT"))
+        written.ttls += len(batch) - batch["ttl"].null_count
+        written.headers += len(batch) - batch["headers"].null_count
+        yield batch
 
 
 def rows_in(file: Any, columns: Sequence[str], rows: int, *, number: int = 0, of: int = 1) -> Iterator[pa.RecordBatch]:
@@ -114,48 +134,6 @@ def require_visible(place: TablePlace, parts: Iterable[Part]) -> None:
             f"{rows} rows were written, but `{place}` has files with {found}",
             hint="On a cluster the folder must be shared by all its machines and this one",
         )
-
-
-class _Writer:
-    def __init__(self, form: PartForm) -> None:
-        self._form = form
-        self._written = WrittenRows()
-        self._file: _PartFile | None = None
-        self._held: list[pa.RecordBatch] = []
-        self._size = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
-        if self._form.cut is not None:
-            self._written.newer += pc.sum(pc.greater(batch["revision"], self._form.cut)).as_py() or 0
-        if not self._form.deletions:
-            batch = batch.filter(pc.equal(batch["operation"], "PUT"))
-        self._written.ttls += len(batch) - batch["ttl"].null_count
-        self._written.headers += len(batch) - batch["headers"].null_count
-        self._held.append(batch)
-        self._size += batch.nbytes
-        if self._size >= GROUP_BYTES:
-            self._write()
-
-    def finish(self) -> WrittenRows:
-        """Complete the last file."""
-        self._write()
-        self._end_file()
-        return self._written
-
-    def _write(self) -> None:
-        rows = pa.Table.from_batches(self._held) if self._held else None
-        self._held, self._size = [], 0
-        if rows is not None and rows.num_rows:
-            self._file = self._file or _PartFile(rows.schema)
-            self._file.add(rows)
-            if self._file.size >= FILE_BYTES:
-                self._end_file()
-
-    def _end_file(self) -> None:
-        if self._file is not None:
-            self._written.parts += (self._file.store(self._form),)
-        self._file = None
 
 
 class _PartFile:
