@@ -120,13 +120,12 @@ class _SparkAudit:
 
     async def _compare(self, replica: Replica, feeds: Sequence[Feed]) -> FirstComparison:
         mirror = replica.kind is Kind.MIRROR
-        streams = None if mirror else tuple(feed.side.stream for feed in feeds)
-        sides = [(replica.place.api, await self._side(replica.place.api, replica.name, origins=streams))]
+        origins, api = None if mirror else tuple(feed.side.stream for feed in feeds), replica.place.api
+        sides = [(api, await self._side(api, replica.name, revisions=mirror, origins=origins))]
         for feed in feeds:
-            name = feed.side.stream.removeprefix(STREAM_PREFIX)
-            side = await self._side(feed.side.api, name, number=feed.number, rules=feed.rules.rules)
+            name, rules = feed.side.stream.removeprefix(STREAM_PREFIX), feed.rules.rules
+            side = await self._side(feed.side.api, name, number=feed.number, revisions=mirror, rules=rules)
             sides.append((feed.side.api, side))
-        sides = [(api, replace(side, revisions=mirror)) for api, side in sides]
         with self._engine.explaining():
             return await audit_digests.compare(self._engine, sides)
 
