@@ -1,7 +1,7 @@
 """`kvctl pipeline load`: import of an export or a table into a bucket."""
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, Force, argument, bucket_names, flag, one_of, option
 from kvctl.cli.app.session import Session
 from kvctl.cli.bucket.options import Given, Placement
+from kvctl.cli.facts import row_of
 from kvctl.cli.keys.arguments import check_writable
 from kvctl.cli.pipeline.export import hashing
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, run_job, source_options
@@ -102,8 +103,8 @@ async def load(
     job = partial(load_job.load, source=source, target=options, order=order)
     left = f"Interrupted: bucket `{into}` may hold only part of the rows; run the command again to complete it"
     loaded, seconds = await run_job(session, target, f"Loading {into}", job, incomplete=left)
-    row = {name: value for name, value in asdict(loaded).items() if name != "samples"}
-    session.show(document({**row, "seconds": seconds}, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
+    row = row_of(PIPELINE_LOADED, loaded, bucket=into, path=source.place.uri, seconds=seconds)
+    session.show(document(row, *_LOADED, tsv=PIPELINE_LOADED.columns, name="bucket"))
     if loaded.rejected and dry_run:
         session.warn(_rejected_rows(loaded, "would be"))
     elif loaded.rejected:
@@ -146,9 +147,7 @@ def _rejected(found: "load_job.LoadResult", folder: str | None) -> PartlyDone:
 
 def _rejected_rows(found: "load_job.LoadResult", verb: str) -> str:
     """Describe the number of rejected rows and the first of them."""
-    named = "; ".join(f"`{key}`: {cause}" for key, cause in found.samples)
-    more = found.rejected - len(found.samples)
-    return f"{counted(found.rejected, 'row')} {verb} rejected: {named}" + (f"; and {more} more" if more else "")
+    return f"{counted(found.rejected, 'row')} {verb} rejected: {found.rejections}"
 
 
 def _changes(create: bool, placement: Given) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
 from kvctl.errors import BucketNotFound, HazardRefused, NoServer, NotFoundError, UsageError
 from kvctl.kv import catalog
 from kvctl.kv.bulk.bulk_writer import target_of
@@ -18,19 +21,21 @@ from kvctl.pipeline import worker_connection
 from kvctl.pipeline.options import SourceOptions, given_as
 from kvctl.pipeline.read.columns import PROBLEM
 from kvctl.pipeline.spark import tasks
+from kvctl.pipeline.spark.failure import explained
 from kvctl.pipeline.spark.tasks import TaskRows
 from kvctl.pipeline.tables import file_rows, stored_table
 from kvctl.pipeline.tables.origin import CAPTURE
 from kvctl.pipeline.tables.storage import TablePlace
 from kvctl.pipeline.tables.stored_table import Advance, StoredTable
+from kvctl.pipeline.write.arrow_rows import chunk_of
+from kvctl.pipeline.write.decision import WriteMode
+from kvctl.pipeline.write.write_task import TaskResult
+from kvctl.pipeline.write.writer import KvWriter, WriteSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
     from kvctl.pipeline.spark.engine import Engine
-    from kvctl.pipeline.write.write_task import TaskResult
-    from kvctl.pipeline.write.writer import WriteSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +67,13 @@ class Order:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult(WriteSummary):
     """Result of a load."""
 
-    bucket: str
-    path: str
     created: bool
     """True if the bucket was created by the load."""
     rows: int
-    written: int
-    unchanged: int
-    rejected: int
-    samples: tuple[tuple[str, str], ...]
-    """First rejected rows: key and cause."""
 
 
 def open_export(place: TablePlace, advance: Advance = lambda _: None) -> Input:
@@ -110,8 +108,6 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
 
     Raises BucketNotFound without `create`, BucketExists if the bucket has another configuration, HazardRefused.
     """
-    from kvctl.pipeline.write.writer import WriteSummary
-
     with engine.explaining():
         depth = 0 if order.shorter_history else _depth(engine, source)
         created, entries = worker_connection.run(_prepare(source, target, order, depth))
@@ -125,10 +121,12 @@ def load(engine: Engine, source: Input, target: SourceOptions, order: Order) -> 
                 summary = write(engine, _missing(engine, source.table, target), target)
             else:
                 summary = write(engine, rows_of(engine, source), target, "revision" if source.history else None)
-    written, rejected = summary.written, summary.rejected
-    count = source.table.rows if source.table else written + rejected + summary.unchanged
-    unchanged = count - written - rejected
-    return LoadResult(target.bucket, str(source.place), created, count, written, unchanged, rejected, summary.samples)
+    written, rejected, samples = summary.written, summary.rejected, summary.samples
+    rows = source.table.rows if source.table else written + rejected + summary.unchanged
+    unchanged = rows - written - rejected
+    return LoadResult(
+        created=created, rows=rows, written=written, unchanged=unchanged, rejected=rejected, samples=samples
+    )
 
 
 def _depth(engine: Engine, source: Input) -> int:
@@ -201,10 +199,6 @@ def _missing(engine: Engine, table: StoredTable, target: SourceOptions) -> DataF
 
 def _checked(engine: Engine, rows: DataFrame | TaskRows) -> WriteSummary:
     """Return the result of a write as far as known without the bucket: rows that no bucket accepts."""
-    from kvctl.pipeline.write.arrow_rows import chunk_of
-    from kvctl.pipeline.write.decision import WriteMode
-    from kvctl.pipeline.write.write_task import TaskResult
-    from kvctl.pipeline.write.writer import WriteSummary
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskResult]:
         checked = TaskResult("")
@@ -223,9 +217,6 @@ def write(engine: Engine, rows: DataFrame | TaskRows, target: SourceOptions, ord
 
     Raises as the data source.
     """
-    from kvctl.pipeline.spark.failure import explained
-    from kvctl.pipeline.write.writer import KvWriter
-
     try:
         assert rows.schema is not None
         writer = KvWriter(rows.schema, target)
@@ -254,8 +245,6 @@ _CONTENTS = "transform({0}, entry -> struct(entry.operation, entry.digest))"
 
 def missing(wanted: DataFrame, there: DataFrame) -> DataFrame:
     """Return the entries of a history that a bucket, by its own history, lacks."""
-    from pyspark.sql.functions import expr
-
     overlap = _OVERLAP.replace("contents(there)", _CONTENTS.format("there"))
     overlap = overlap.replace("contents(wanted)", _CONTENTS.format("wanted"))
     both = histories(wanted, "wanted").join(histories(there, "there"), "key")
@@ -266,7 +255,5 @@ def missing(wanted: DataFrame, there: DataFrame) -> DataFrame:
 
 def histories(rows: DataFrame, name: str) -> DataFrame:
     """Return a row per key: its entries in order, as revision, operation and a hash of the value."""
-    from pyspark.sql.functions import expr
-
     entries = rows.selectExpr("key", _DIGEST)
     return entries.groupBy("key").agg(expr("sort_array(collect_list(entry))").alias(name))

@@ -71,16 +71,19 @@ class WriteSummary:
             tuple(sample for task in tasks for sample in task.samples)[:SHOWN],
         )
 
+    @property
+    def rejections(self) -> str:
+        """Return the first rejected rows with their causes, and the number of others."""
+        more = self.rejected - len(self.samples)
+        return "; ".join(f"`{key}`: {cause}" for key, cause in self.samples) + (f"; and {more} more" if more else "")
+
     def require_all(self, options: SourceOptions) -> None:
         """Raises PartlyDone if rows were rejected and are not stored as dead letters."""
         if not self.rejected or options.dead_letter:
             return
-        named = "; ".join(f"`{key}`: {cause}" for key, cause in self.samples)
-        more = self.rejected - len(self.samples)
-        rejected = f"{counted(self.rejected, 'row')} cannot be written: {named}"
+        rejected = f"{counted(self.rejected, 'row')} cannot be written: {self.rejections}"
         raise PartlyDone(
-            f"{self.written} rows were written to `{options.bucket}`, but {rejected}"
-            + (f"; and {more} more" if more else ""),
+            f"{self.written} rows were written to `{options.bucket}`, but {rejected}",
             hint="Set option `deadLetter` to a folder that stores such rows and their causes",
         )
 
