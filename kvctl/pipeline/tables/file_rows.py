@@ -88,21 +88,17 @@ def read_share(share: FileShare, columns: Sequence[str]) -> Iterator[pa.RecordBa
         yield from parts.rows_in(stream, columns, ROWS, number=share.number, of=share.of)
 
 
-def columns_of(table: StoredTable) -> list[str]:
-    """Return the columns of a table of kvctl that are written; only a history needs revisions."""
-    wanted = [name for name in READ if name in table.origin.columns]
-    return wanted if table.origin.history else [name for name in wanted if name != "revision"]
-
-
 def rows_of(table: StoredTable, columns: Sequence[str] | None = None) -> TaskRows:
     """Return the rows of a table of kvctl, with these columns, or those of the data source that are written."""
     from pyspark.sql.types import StructField, StructType
 
     from kvctl.pipeline.read.columns import TYPES
 
-    wanted = columns_of(table) if columns is None else columns
-    schema = StructType([StructField(name, TYPES[name]) for name in wanted])
-    return TaskRows(shares(table), partial(read_share, columns=wanted), schema)
+    if columns is None:  # only a history needs revisions
+        without = () if table.origin.history else ("revision",)
+        columns = [name for name in READ if name in table.origin.columns and name not in without]
+    schema = StructType([StructField(name, TYPES[name]) for name in columns])
+    return TaskRows(shares(table), partial(read_share, columns=columns), schema)
 
 
 def columnar_format(place: TablePlace) -> str:
