@@ -214,7 +214,7 @@ def test_what_spark_holds_of_rows_that_are_divided_does_not_grow_with_the_ranges
     keys = [f"k.{number * step % 20_000:05d}" for number in range(20_000)]
     batches = pa.table({"key": keys, "value": [b"v" * 20] * len(keys)}).to_batches(100)
     bounds = sorted(keys)[400::400]
-    pieces = [pa.Table.from_batches(piece) for _, piece in tasks._divided(lambda batches: batches, bounds, batches)]
+    pieces = [pa.Table.from_batches(piece) for _, piece in tasks._divided(batches, bounds)]
     assert sum(map(len, pieces)) == len(keys)
     sizes = [piece.nbytes for piece in pieces]
     held = 10 * (len(bounds) + 1)
