@@ -162,7 +162,7 @@ def _runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def groups(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
-    """Yield the rows in groups of at least so many bytes; the last one has the rest."""
+    """Yield the rows in groups of at least `size` bytes; the last one has the rest."""
     import pyarrow as pa
 
     held, held_bytes = [], 0

@@ -139,7 +139,8 @@ def test_deletion_in_a_full_bucket_names_what_needs_no_space(run, server, raw, u
     refused = run("delete", name, "k.1", env=env)
     assert (refused.exit_code, "maximum bytes exceeded" in refused.err) == (1, True)
     assert f"kvctl stream purge KV_{name} --subject FILTER" in refused.err
-    assert run("stream", "purge", f"KV_{name}", "--subject", f"$KV.{name}.k.0", "--yes", env=env).exit_code == 0
+    for key in ("k.0", "k.2"):  # a marker may take more than one of them left, as their names differ in length
+        assert run("stream", "purge", f"KV_{name}", "--subject", f"$KV.{name}.{key}", "--yes", env=env).exit_code == 0
     assert run("delete", name, "k.1", env=env).exit_code == 0
 
 
