@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +27,8 @@ from kvctl.versions.repositories import open_repository, opened
 from kvctl.versions.repository import Repository
 from kvctl.versions.tree import tree
 from kvctl.versions.tree.chunks import Chunker, Pair, TreeChunk
-from kvctl.versions.tree.tree import NewChunks, joined
+from kvctl.versions.tree.objects import MissingObject
+from kvctl.versions.tree.tree import NewChunks, NewTree, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,8 @@ A_TASK = 2_000
 """Number of leaves per task: some 100,000 entries."""
 READ_AHEAD = 64
 """Number of leaves that a task reads at a time."""
+BORDER = 16
+"""Number of leaves at the beginning of a range that are kept in a dry run: cut again, two or three differ."""
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -124,11 +128,18 @@ def _matching(chunk: TreeChunk, filters: tuple[str, ...]) -> tuple[list[str], li
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-StoredLeaves = tuple[int, list[Pair]]
-"""Number of rows, and the leaves that a task has stored: for each its last key and its id."""
+@dataclass(frozen=True, slots=True)
+class TaskLeaves:
+    """Leaves that a task has stored."""
+
+    rows: int
+    leaves: list[Pair]
+    """Last key and id of each."""
+    borders: dict[bytes, bytes]
+    """In a dry run, objects of the first and last leaves: those that are cut again where ranges of keys meet."""
 
 
-def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run: bool = False) -> list[StoredLeaves]:
+def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run: bool = False) -> list[TaskLeaves]:
     """Sort rows of `key` and `value`, cut them into leaves, and store these; return those of each task, in order.
 
     Raises UsageError for an illegal or duplicate key, and for a null or too large value.
@@ -137,7 +148,7 @@ def leaves_of(engine: Engine, source: Input, options: SourceOptions, *, dry_run:
     return tasks.over(engine, rows, partial(_stored, options, dry_run), "key")
 
 
-def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[StoredLeaves]:
+def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBatch]) -> Iterator[TaskLeaves]:
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is not None:
         yield worker_connection.run(_store(options, first, batches, dry_run))
@@ -145,7 +156,7 @@ def _stored(options: SourceOptions, dry_run: bool, batches: Iterator[pa.RecordBa
 
 async def _store(
     options: SourceOptions, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], dry_run: bool
-) -> StoredLeaves:
+) -> TaskLeaves:
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=not dry_run)
         writer = _LeafWriter(repository, dry_run=dry_run)
@@ -165,6 +176,7 @@ class _LeafWriter:
         self._made = NewChunks()
         self._rows = 0
         self._leaves: list[Pair] = []
+        self._borders: dict[bytes, bytes] = {}
         self._before = ""
 
     async def add(self, batch: pa.RecordBatch) -> None:
@@ -184,16 +196,19 @@ class _LeafWriter:
         if self._made.size >= HAND_OVER:
             await self._hand_over()
 
-    async def finish(self) -> StoredLeaves:
+    async def finish(self) -> TaskLeaves:
         """Return all leaves, once they are stored."""
         if (chunk := self._cut.end()) is not None:
             self._end(chunk)
         await self._hand_over()
-        return self._rows, self._leaves
+        return TaskLeaves(self._rows, self._leaves, self._borders)
 
     async def _hand_over(self) -> None:
         objects = self._made.take()
-        if not self._dry_run:
+        if self._dry_run:
+            near = {identity for _, identity in self._leaves[:BORDER] + self._leaves[-1:]}
+            self._borders |= {identity: objects[identity] for identity in near & objects.keys()}
+        else:
             await self._repository.objects.write(objects, keep=False)
 
     def _checked(self, key: str | None, value: bytes | None) -> bytes:
@@ -252,9 +267,9 @@ def commit(
             engine.doing = "storing leaves"
             parts = leaves_of(engine, source, options)
             engine.doing = f"committing to {branch}"
-            made = worker_connection.run(_move(options, branch, info, [leaves for _, leaves in parts], collections))
+            made = worker_connection.run(_move(options, branch, info, parts, collections))
             if made is not None:
-                return CommitResult(*made, sum(rows for rows, _ in parts))
+                return CommitResult(*made, sum(part.rows for part in parts))
     raise ConflictError(
         f"A garbage collection of repository `{options.bucket}` interfered with every attempt", hint="Try again"
     )
@@ -265,17 +280,24 @@ def rehearse(engine: Engine, source: Input, options: SourceOptions, branch: str)
     with engine.explaining():
         engine.doing = "comparing leaves"
         parts = leaves_of(engine, source, options, dry_run=True)
-        worker_connection.run(_compare(options, branch, [identity for _, leaves in parts for _, identity in leaves]))
-    return sum(rows for rows, _ in parts)
+        worker_connection.run(_compare(options, branch, parts))
+    return sum(part.rows for part in parts)
 
 
-async def _compare(options: SourceOptions, branch: str, leaves: Sequence[bytes]) -> None:
+async def _compare(options: SourceOptions, branch: str, parts: Sequence[TaskLeaves]) -> None:
     """Raises NothingToCommit if the branch already has exactly these leaves."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket)
-        root = bytes.fromhex((await repository.show(branch)).root)
-        if await repository.objects.run(tree.leaves(root)) == list(leaves):
-            raise NothingToCommit("Nothing to commit")
+        head = await repository.show(branch)
+        for part in parts:
+            repository.objects.keep(part.borders)
+        with suppress(MissingObject):  # a leaf that the branch lacks
+            if (await _joined(repository, parts)).root.hex() == head.root:
+                raise NothingToCommit("Nothing to commit")
+
+
+async def _joined(repository: Repository, parts: Sequence[TaskLeaves]) -> NewTree:
+    return await repository.objects.run(joined([part.leaves for part in parts]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +316,12 @@ async def _ready(options: SourceOptions, branch: str) -> int:
 
 
 async def _move(
-    options: SourceOptions, branch: str, info: _Note, parts: Sequence[Sequence[Pair]], collections: int
+    options: SourceOptions, branch: str, info: _Note, parts: Sequence[TaskLeaves], collections: int
 ) -> tuple[Commit, bool] | None:
     """Return the commit, and whether this run created it; None if a collection may have removed stored objects."""
     async with worker_connection.connected(options) as client:
         repository = await open_repository(client.api, options.bucket, write=True, author=info.author)
-        whole = await repository.objects.run(joined(parts))
+        whole = await _joined(repository, parts)
         commit_info = CommitInfo(info.message, repository.author, info.meta)
         for _ in range(branch_state.MAX_ATTEMPTS):
             state = await commits.read_clean(repository, branch)

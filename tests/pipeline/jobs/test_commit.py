@@ -213,5 +213,8 @@ async def test_a_commit_is_exported_and_recorded_elsewhere(
     elsewhere = unique("CONF")
     await create(client.api, RepositoryConfig(elsewhere), author="tests")
     there = parse({"bucket": elsewhere, "url": server.url})
+    assert await asyncio.to_thread(rehearse, engine, source, there, "main") == 2000
     again = await asyncio.to_thread(record, engine, source, there, "main", "copied", meta={}, author=None)
     assert again.commit.root == made.commit.root
+    with pytest.raises(NothingToCommit):
+        await asyncio.to_thread(rehearse, engine, source, there, "main")
