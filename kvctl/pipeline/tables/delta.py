@@ -25,7 +25,7 @@ from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Field
     from deltalake.transaction import AddAction, CommitProperties
 
 LOG = "_delta_log"
@@ -224,12 +224,7 @@ class KvTable:
         """Add the columns, and fields of columns, that the table lacks. Raises UsageError for another type."""
         from deltalake import Schema
 
-        types = {field.name: field.type for field in self._table.schema().fields}
-        more = [
-            field
-            for field in Schema.from_arrow(schema).fields
-            if field.name not in types or not _covers(types[field.name], field.type, field.name)
-        ]
+        more = _lacking(self._table.schema().fields, Schema.from_arrow(schema).fields)
         if more:
             with explained(self.place):
                 self._table.alter.add_columns(more)
@@ -338,6 +333,16 @@ def _reason(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300].rstrip(".")
 
 
+def _lacking(present: Sequence[Field], wanted: Sequence[Field], above: str = "") -> list[Field]:
+    """Return the wanted fields that are not there, or lack fields. Raises UsageError for one of another type."""
+    types = {field.name: field.type for field in present}
+    return [
+        field
+        for field in wanted
+        if field.name not in types or not _covers(types[field.name], field.type, f"{above}{field.name}")
+    ]
+
+
 def _covers(present: Any, wanted: Any, name: str) -> bool:
     """Return whether a type of Delta has all fields of another one. Raises UsageError for different types."""
     if present.type != wanted.type:
@@ -347,15 +352,7 @@ def _covers(present: Any, wanted: Any, name: str) -> bool:
         )
     if wanted.type == "array":
         return _covers(present.element_type, wanted.element_type, name)
-    if wanted.type != "struct":
-        return True
-    types = {field.name: field.type for field in present.fields}
-    more = [
-        field
-        for field in wanted.fields
-        if field.name not in types or not _covers(types[field.name], field.type, f"{name}.{field.name}")
-    ]
-    return not more
+    return wanted.type != "struct" or not _lacking(present.fields, wanted.fields, f"{name}.")
 
 
 def _numbers(end: Offset | None, loss: int | None, rows: int) -> CommitProperties:
