@@ -39,9 +39,12 @@ def test_commands_name_what_answers_and_what_they_wait_for(own_cluster, run):
     asked = ("bucket", "alternates", "ORDERS", "-s", left, *SOON)
     line = until(lambda: re.search(r".* COPY .*", run(*asked, tty=True).out), what="the server to answer in that time")
     assert "? unknown" in line[0]
-    begun = time.monotonic()
-    listed = run("bucket", "ls", "-s", left, *SOON, tty=True)
-    assert (listed.exit_code, time.monotonic() - begun < 30) == (5, True)
+    for _ in range(5):  # a machine may stand still for seconds
+        begun = time.monotonic()
+        listed = run("bucket", "ls", "-s", left, *SOON, tty=True)
+        if soon := time.monotonic() - begun < 8:
+            break
+    assert (listed.exit_code, soon) == (5, True)
     listed = run("bucket", "ls", "-s", left, "--timeout", "4s", tty=True)
     assert "Waiting for JetStream: JetStream system temporarily unavailable (10008)" in listed.err
 

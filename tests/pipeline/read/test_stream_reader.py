@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from kvctl.errors import StreamReplaced, UsageError
+from kvctl.errors import HistoryLost, StreamReplaced, UsageError
 from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
 from kvctl.pipeline.read.columns import schema_of
@@ -100,6 +100,21 @@ def test_a_bucket_made_anew_is_refused_by_its_name(fill, raw, read):
     error = recall(str(caught.value))
     assert isinstance(error, StreamReplaced)
     assert f"Bucket `{bucket}` was recreated" in error.message
+
+
+def test_what_was_purged_unread_is_a_loss_that_can_be_allowed(fill, raw, read):
+    bucket = fill({"a": b"1"})
+    assert read(bucket) == [("a", b"1")]
+    raw.put(bucket, "b", b"2")
+    raw.api(f"STREAM.PURGE.KV_{bucket}")
+    with pytest.raises(PySparkException) as caught:
+        read(bucket)
+    error = recall(str(caught.value))
+    assert isinstance(error, HistoryLost)
+    assert error.hint == "Set option `failOnDataLoss=false` to continue with the remaining entries"
+    assert read(bucket, failOnDataLoss="false") == []
+    raw.put(bucket, "c", b"3")
+    assert read(bucket) == [("c", b"3")]
 
 
 @pytest.mark.parametrize("options", [{"mode": "changes", "fromRevision": "5"}, {"endingTime": "-1h"}], ids=str)
