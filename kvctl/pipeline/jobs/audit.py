@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kvctl.kv.client import Client
     from kvctl.pipeline.spark.engine import Engine
 
-
 LastEntries = Mapping[str, LastEntry | None]
 Latest = Callable[[Iterable[str]], Awaitable[LastEntries]]
 """Read of the last entries of subjects; those of subjects without an entry may be left out."""

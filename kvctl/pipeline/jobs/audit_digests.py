@@ -53,7 +53,6 @@ _LANES = 2
 """Numbers of a digest, each added up modulo 2**64."""
 _DIGEST_BYTES = _LANES * _LANE.itemsize
 
-
 _ROW = pa.struct(
     {"subject": pa.binary(), "number": pa.int32(), "mark": pa.binary(), "brought": pa.bool_(), "name": pa.binary()}
 )

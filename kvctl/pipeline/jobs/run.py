@@ -15,7 +15,6 @@ from kvctl.pipeline.tables.storage import TablePlace
 if TYPE_CHECKING:
     from kvctl.pipeline.spark.engine import Engine
 
-
 _VARIABLE = re.compile(r"\$\{([^${}]*)\}")
 _TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*(?:'|\Z) | "(?:[^"\\]|\\.)*(?:"|\Z) | `[^`]*(?:`|\Z)
@@ -27,8 +26,6 @@ _OF_SESSION = re.compile(r"(create\s+(or\s+replace\s+)?(global\s+)?temp(orary)?|
 """Statements that change only the session: a dry run runs them, as later ones need them."""
 _VIEW = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NO_PLAN = "Error occurred during query planning"
-
-
 _POSITION = re.compile(r"[ ;]*\(?\bline (\d+),? pos \d+\)?")
 """Place of an error in a statement, as Spark names it."""
 

@@ -25,7 +25,7 @@ from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable, Field
+    from deltalake import DeltaTable, Field, WriterProperties
     from deltalake.transaction import AddAction, CommitProperties
 
 LOG = "_delta_log"
@@ -170,7 +170,6 @@ class KvTable:
 
     def append(self, parts: Sequence[Part], end: Offset, *, loss: int | None = None) -> None:
         """Add the files and move the offset to `end`. Raises ConflictError if another capture moved it."""
-
         numbers = _numbers(end, loss, self._rows + sum(part.rows for part in parts))
 
         def write() -> None:
@@ -189,7 +188,12 @@ class KvTable:
 
         def write() -> None:
             merger = self._table.merge(
-                rows, "target.key = source.key", source_alias="source", target_alias="target", commit_properties=numbers
+                rows,
+                "target.key = source.key",
+                source_alias="source",
+                target_alias="target",
+                commit_properties=numbers,
+                writer_properties=_with_checksums(),
             )
             if not keep_deleted:
                 merger = merger.when_matched_delete("source.operation != 'PUT'")
@@ -238,7 +242,7 @@ class KvTable:
         hours = max(ceil(retention.total_seconds() / 3600), 0)
         _ = self.parts
         with explained(self.place):
-            counts = self._table.optimize.compact()
+            counts = self._table.optimize.compact(writer_properties=_with_checksums())
             self._refresh()
             unfinished = max(hours, int(UNFINISHED.total_seconds() // 3600))
             old = {*self._table.vacuum(hours, enforce_retention_duration=False)}
@@ -366,8 +370,14 @@ def _numbers(end: Offset | None, loss: int | None, rows: int) -> CommitPropertie
     return CommitProperties(app_transactions=[Transaction(name, number) for name, number in numbers.items()])
 
 
+def _with_checksums() -> WriterProperties:
+    """Return the settings of files that delta-rs writes: only gzip has a checksum of each page, which readers check."""
+    from deltalake import WriterProperties
+
+    return WriterProperties(compression="GZIP", compression_level=1)
+
+
 def _action(part: Part) -> AddAction:
     from deltalake.transaction import AddAction
 
-    values: dict[str, Any] = {}
-    return AddAction(part.name, part.bytes, values, time.time_ns() // 1_000_000, True, part.stats)
+    return AddAction(part.name, part.bytes, {}, time.time_ns() // 1_000_000, True, part.stats)

@@ -34,10 +34,8 @@ FILE_BYTES = 256 << 20
 """Bytes of a file after which another one is started."""
 LONGEST_TEXT = 64
 """Maximum characters of a text in the statistics; a longer one has none."""
-_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_OF_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _NAME = re.compile(r"part-[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]{64})\.parquet")
-
-
 _DELTA_RS = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+\.parquet")
 
 
@@ -110,14 +108,16 @@ def _counted(batches: Iterable[pa.RecordBatch], form: PartForm, written: Written
         yield batch
 
 
-def rows_in(file: Any, columns: Sequence[str], rows: int, *, number: int = 0, of: int = 1) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a data file: those of every `of`-th row group, from `number` on. Raises ArrowException.
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of texts and bytes instead of that of views of them, which few functions of Arrow know."""
+    return _OF_VIEWS.get(kind, kind)
 
-    Texts and bytes that delta-rs wrote come with types that few functions of Arrow know, so they are converted.
-    """
+
+def rows_in(file: Any, columns: Sequence[str], rows: int, *, number: int = 0, of: int = 1) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a data file: those of every `of`-th row group, from `number` on. Raises ArrowException."""
     data = pq.ParquetFile(file)
     fields = [data.schema_arrow.field(name) for name in columns]
-    schema = pa.schema([field.with_type(_PLAIN.get(field.type, field.type)) for field in fields])
+    schema = pa.schema([field.with_type(plain(field.type)) for field in fields])
     groups = range(number, data.num_row_groups, of)
     for batch in data.iter_batches(rows, row_groups=groups, columns=list(columns)):
         yield batch.select(list(columns)).cast(schema)

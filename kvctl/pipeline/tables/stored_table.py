@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from kvctl.documents.checksum import Checksum
 from kvctl.errors import ConflictError, KvctlError, NotFoundError, UsageError
 from kvctl.pipeline.tables.delta import LOG, KvTable
 from kvctl.pipeline.tables.origin import Part, TableOrigin, damaged, decode, encode
-from kvctl.pipeline.tables.parts import is_data
+from kvctl.pipeline.tables.parts import is_data, plain
 from kvctl.pipeline.tables.storage import TablePlace
 
 if TYPE_CHECKING:
@@ -179,13 +179,14 @@ def open_table(place: TablePlace) -> StoredTable:
 def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damage]:
     """Return all differences between the files and what was written, by file; empty for a complete table."""
     place, known = table.place, {part.name for part in table.parts}
-    stored = place.listing()
+    stored, types = place.listing(), dict[str, Any]()
     opened = KvTable.find(place) if table.format == DELTA else None
     if opened is not None:
+        types = {name: opened.type_of(name) for name in table.origin.columns}
         known |= opened.removed() | {name for name in stored if is_data(name)}  # of other versions, and unfinished ones
     extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
-    compared = in_parallel(lambda part: _compared(place, part, advance), table.parts)
+    compared = in_parallel(lambda part: _compared(place, part, types, advance), table.parts)
     if table.counted not in (None, table.rows):
         detail = f"`{LOG}` names files with {table.rows} rows instead of {table.counted}"
         found.append(Damage(LOG, "changed", detail))
@@ -216,7 +217,7 @@ def hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
-def _compared(place: TablePlace, expected: Part, advance: Advance) -> Damage | None:
+def _compared(place: TablePlace, expected: Part, types: Mapping[str, Any], advance: Advance) -> Damage | None:
     name, checksum = expected.name, Checksum()
     try:
         size = place.sizes([name]).get(name)
@@ -227,7 +228,7 @@ def _compared(place: TablePlace, expected: Part, advance: Advance) -> Damage | N
             return Damage(name, problem, f"`{name}` has {size} bytes instead of {expected.bytes}")
         with place.opened(name) as file:
             if expected.sha256 is None:
-                return _decoded(file, expected, advance)
+                return _decoded(file, expected, types, advance)
             for block in checksum.read(file):
                 advance(len(block))
     except (OSError, KvctlError) as error:
@@ -237,15 +238,19 @@ def _compared(place: TablePlace, expected: Part, advance: Advance) -> Damage | N
     return None
 
 
-def _decoded(file: Any, expected: Part, advance: Advance) -> Damage | None:
-    """Read a file that delta-rs wrote, without a hash of its content: all of its rows have to be readable."""
+def _decoded(file: Any, expected: Part, types: Mapping[str, Any], advance: Advance) -> Damage | None:
+    """Read a file that delta-rs wrote: it has no hash, but a checksum of each page."""
     from pyarrow import ArrowException, parquet
 
     name, rows = expected.name, 0
     try:
-        for batch in parquet.ParquetFile(file).iter_batches():
+        found = parquet.ParquetFile(file)
+        present = {field.name: plain(field.type) for field in found.schema_arrow}
+        if any(present.get(column) != kind for column, kind in types.items()):
+            return Damage(name, "changed", f"`{name}` has other columns")
+        for batch in found.iter_batches():
             rows += batch.num_rows
-    except ArrowException:
+    except (ArrowException, UnicodeDecodeError):
         return Damage(name, "changed", f"`{name}` is not a complete Parquet file")
     advance(expected.bytes)
     if rows != expected.rows:
