@@ -29,6 +29,8 @@ TIMEOUT = timedelta(seconds=30)
 
 AWAY_S = 60.0
 """Seconds that a task, a stream or a capture waits for a server that is away."""
+AWAY_AGAIN_S = 20.0
+"""The same for further attempts at a task: Spark makes three."""
 RETRY_PAUSE_S = 0.2
 
 
@@ -57,9 +59,7 @@ async def connected(options: SourceOptions) -> AsyncIterator[kvctl.Client]:
     Raises NoServer, AuthenticationRefused, and as `context_of`.
     """
     async with AsyncExitStack() as stack:
-        client = await _patiently(
-            lambda: stack.enter_async_context(kvctl.connect(context_of(options))), AWAY_S if _in_task() else 0
-        )
+        client = await _patiently(lambda: stack.enter_async_context(kvctl.connect(context_of(options))), _patience_s())
         client.connection.repeats = 1
         yield client
 
@@ -76,10 +76,13 @@ async def _patiently(work: Callable[[], Coroutine[Any, Any, T]], seconds: float)
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
-def _in_task() -> bool:
+def _patience_s() -> float:
     from pyspark import TaskContext
 
-    return TaskContext.get() is not None
+    task = TaskContext.get()
+    if task is None:
+        return 0
+    return AWAY_AGAIN_S if task.attemptNumber() else AWAY_S
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
