@@ -28,7 +28,7 @@ import json, sys, urllib.request
 from contextlib import redirect_stdout
 from pathlib import Path
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.engine import SparkTarget, parse_conf
+from kvctl.pipeline.spark.engine import SparkTarget
 
 every, master, conf, place = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4])
 with Engine(SparkTarget(master=master, conf=conf)) as engine:

@@ -35,17 +35,17 @@ def clear_option(resource: Resource) -> Any:
     )
 
 
-def parse_metadata(texts: Iterable[str], *, repeated: bool = False) -> dict[str, str]:
+def parse_pairs(texts: Iterable[str], *, repeated: bool = False, example: str = "owner=team-a") -> dict[str, str]:
     """Parse KEY=VALUE texts into a mapping; if keys may be `repeated`, the last one counts. Raises UsageError."""
-    metadata: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"`{text}` is not KEY=VALUE", hint="Example: `owner=team-a`")
-        if name in metadata and not repeated:
-            raise UsageError(f"`{name}` is given twice: `{name}={metadata[name]}` and `{text}`")
-        metadata[name] = value
-    return metadata
+        if not equals or not name.strip():
+            raise UsageError(f"`{text}` is not KEY=VALUE", hint=f"Example: `{example}`")
+        if name in pairs and not repeated:
+            raise UsageError(f"`{name}` is given twice: `{name}={pairs[name]}` and `{text}`")
+        pairs[name] = value
+    return pairs
 
 
 def _option(row: Setting, *, edit: bool) -> tuple[Any, Any]:
@@ -88,7 +88,7 @@ def _route(text: str) -> Republish:
     return Republish(source, destination)
 
 
-_PARSERS: Mapping[Form, Callable[[Any], Any]] = {Form.PAIRS: parse_metadata, Form.TEXTS: tuple, Form.ROUTE: _route}
+_PARSERS: Mapping[Form, Callable[[Any], Any]] = {Form.PAIRS: parse_pairs, Form.TEXTS: tuple, Form.ROUTE: _route}
 
 Placement = Annotated[Given, setting_options("bucket", only=("replicas", "storage", "cluster", "first_revision"))]
 """Settings of a copy that may differ from the original's."""

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kvctl.cli.app.command import command
@@ -222,16 +221,6 @@ async def verify(session: Session, uri: TableUri, storage_option: StorageOptions
     session.show(document(row, *_VERIFIED, tsv=VERIFIED.columns, name="path", sections=sections))
     if found:
         raise ConflictError(f"The table in `{place}` is damaged: {stored_table.in_words(found)}")
-
-
-def folder_of(text: str) -> "Path":
-    """Return the folder of a path. Raises UsageError for a URL."""
-    place = TablePlace.parse(text)
-    if place.path is None:
-        raise UsageError(
-            f"`{text}` is not a path", hint="Mount the storage under the same path for kvctl and all executors"
-        )
-    return place.path
 
 
 _VERIFIED = columns(

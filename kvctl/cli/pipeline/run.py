@@ -8,7 +8,7 @@ from typing import Annotated
 from kvctl.cli.app.command import command
 from kvctl.cli.app.options import DryRun, argument, bucket_names, option
 from kvctl.cli.app.session import Session
-from kvctl.cli.bucket.options import parse_metadata
+from kvctl.cli.bucket.options import parse_pairs
 from kvctl.cli.flows import show_result
 from kvctl.cli.pipeline.load import KeyColumn, TableFormat, ValueColumn, open_input
 from kvctl.cli.pipeline.runner import OnSpark, StorageOptions, given_options, run_job, source_options
@@ -135,7 +135,7 @@ async def commit(
     place = parse_branch(at)
     if not message.strip():
         raise UsageError("The message is empty", hint="Describe the commit with `-m`")
-    named = parse_metadata(meta or ())
+    named = parse_pairs(meta or ())
     options = pipeline_options.parse({"bucket": place.repository, **source_options(session, target)})
     repository = await open_branch(session, place, author=author, write=not dry_run)
     source = await open_input(session, TablePlace.parse(uri, storage_option or ()), key, value, format)
@@ -204,9 +204,9 @@ async def run(
     """
     if not dry_run:
         session.context.require_writable()
-    values = {**given_options(session), **parse_metadata(set or (), repeated=True)}
+    values = {**given_options(session), **parse_pairs(set or (), repeated=True)}
     script = jobs_run.statements(_text(session, file), values)
-    tables = await asyncio.to_thread(jobs_run.open_tables, parse_metadata(table or ()), storage_option or ())
+    tables = await asyncio.to_thread(jobs_run.open_tables, parse_pairs(table or ()), storage_option or ())
     what = f"Running {'the script' if file == '-' else file}"
     if dry_run:
         planned, _ = await run_job(session, target, what, partial(jobs_run.plan, script=script, tables=tables))

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 from kvctl import pipeline
 from kvctl.cli.app.options import OptionGroup, option
 from kvctl.cli.app.session import Session, in_thread
+from kvctl.cli.bucket.options import parse_pairs
 from kvctl.contexts import FLAGS
 from kvctl.errors import UsageError
 from kvctl.pipeline import options as pipeline_options
@@ -37,7 +38,8 @@ PLANNING_TIMEOUT_S = 0.3
 
 def _target(given: Mapping[str, Any]) -> "spark_engine.SparkTarget":
     """Return the Spark target of the options. Raises UsageError."""
-    return spark_engine.SparkTarget(given["master"], given["remote"], spark_engine.parse_conf(given["conf"] or []))
+    conf = parse_pairs(given["conf"] or (), repeated=True, example="spark.executor.memory=4g")
+    return spark_engine.SparkTarget(given["master"], given["remote"], conf)
 
 
 Master = Annotated[

@@ -163,7 +163,7 @@ async def commit(
     place = parse_branch(at)
     if not message.strip():
         raise UsageError("The message must not be empty", hint="Describe the commit with `-m MSG`")
-    named = options.parse_metadata(meta or ())
+    named = options.parse_pairs(meta or ())
     bucket = await live_bucket(session, source, force)
     repository = await open_branch(session, place, author=author)
     if bucket is None:

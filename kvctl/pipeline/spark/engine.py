@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -293,19 +293,6 @@ def _end_jvm() -> None:
 
 
 # -- settings ------------------------------------------------------------------------------------------------
-
-
-def parse_conf(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse `K=V` of every `--conf`; the last of a name counts. Raises UsageError."""
-    conf = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name.strip():
-            raise UsageError(
-                f"`--conf {pair}` is not in the form K=V", hint="Write it like `--conf spark.executor.memory=4g`"
-            )
-        conf[name.strip()] = value
-    return conf
 
 
 def settings(target: SparkTarget, scratch: str, java_options: str = "") -> dict[str, str]:

@@ -84,6 +84,11 @@ main()
 """kvctl with one more command."""
 
 
+def test_the_last_setting_of_a_name_counts():
+    target = runner._target({"master": None, "remote": None, "conf": ["a.b=1", "c=x=y", "a.b="]})
+    assert target.conf == {"a.b": "", "c": "x=y"}
+
+
 def test_pipeline_without_extra_hints_how_to_install_it():
     found = run_process("pipeline", "check", command=[sys.executable, "-c", WITHOUT_SPARK])
     assert found.exit_code == 1

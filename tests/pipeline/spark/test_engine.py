@@ -17,15 +17,7 @@ from kvctl.errors import KvctlError, NoServer, UsageError, WrongRevision
 from kvctl.pipeline import _check_python, register
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.spark import engine as engine_module
-from kvctl.pipeline.spark.engine import (
-    LOGGING,
-    Engine,
-    SparkTarget,
-    check_reachable,
-    parse_conf,
-    settings,
-    with_retries,
-)
+from kvctl.pipeline.spark.engine import LOGGING, Engine, SparkTarget, check_reachable, settings, with_retries
 from kvctl.pipeline.spark.tasks import progress_text
 from tests.support.raw import RawClient
 from tests.support.readme import ROOT
@@ -231,16 +223,6 @@ def test_user_settings_override_ours_and_extend_java_options():
     found = told(SparkTarget(conf=conf))
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.driver.extraJavaOptions"] == f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Xss4m"
-
-
-def test_last_setting_of_a_name_counts():
-    assert parse_conf(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
-
-
-@pytest.mark.parametrize("pair", ["a", "=b", " =b", ""])
-def test_a_setting_without_name_or_value_is_refused(pair):
-    with pytest.raises(UsageError, match="K=V"):
-        parse_conf([pair])
 
 
 @pytest.mark.parametrize(

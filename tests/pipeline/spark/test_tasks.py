@@ -43,11 +43,11 @@ MISSING = """
 import json, sys
 from kvctl.errors import KvctlError
 from kvctl.pipeline.spark.engine import Engine
-from kvctl.pipeline.spark.engine import SparkTarget, parse_conf
+from kvctl.pipeline.spark.engine import SparkTarget
 
 place = json.loads(sys.argv[1])
 given = {place[0].removeprefix("--"): place[1]}
-conf = parse_conf(word for word in place[2:] if "=" in word)
+conf = dict(word.split("=", 1) for word in place[2:] if "=" in word)
 try:
     with Engine(SparkTarget(**given, conf=conf)) as engine:
         engine.spark.read.format("nats-kv").options(**json.loads(sys.argv[2])).load().count()
