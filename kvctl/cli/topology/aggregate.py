@@ -169,7 +169,7 @@ async def remove_origin(
         warn_of_hazards(session, found.hazards)
         return
     hazards.refuse(found.hazards, force, f"`{name}` would lose its last origin")
-    if not keep_data and session.interactive:  # the origin still holds what is deleted
+    if not keep_data:
         await session.confirm(f"Remove origin `{bucket}` from `{name}`, with its keys?", yes=yes)
     with session.progress(f"Removing keys of {bucket}", unit="entries") as progress:
         taken = await origin_removal.apply(api, found, force or (), progress.advance)

@@ -154,8 +154,8 @@ async def promote(
     A mirror that lacks entries of an origin that can be read is not promoted without --force lagging-replica. An origin
     that cannot be read is a warning.
 
-    --delete-mirror asks for confirmation on a terminal. If other streams replicate from the mirror, they are listed,
-    and its name must be typed or given with --confirm.
+    --delete-mirror asks for confirmation; use --yes in scripts. If other streams replicate from the mirror, they are
+    listed, and its name must be typed or given with --confirm.
     """
     client = await session.client()
     found = await apply_edit.plan_promotion(client.api, name, bucket, delete_mirror=delete_mirror)
@@ -186,14 +186,13 @@ async def _confirm_deletion(
     confirm: str | None,
     force: list[str] | None,
 ) -> None:
-    """Confirm the deletion of the mirror: by name if it has readers, else on a terminal."""
+    """Confirm the deletion of the mirror: by name if it has readers, else y/N."""
     name = found.mirror
     readers = await inventory.dependents(api, found.info["config"]["name"])
     hazards.refuse(graph.unknown(readers), force, f"Mirror `{name}` was not promoted")
-    if readers or confirm is not None or session.interactive:
-        simple = f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?"
-        typed = f"Mirror `{name}` is deleted after the copy"
-        await confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
+    simple = f"Delete mirror `{name}` after copying {counted(found.entries, 'entry')}?"
+    typed = f"Mirror `{name}` is deleted after the copy"
+    await confirm_named(session, name, readers, yes=yes, confirm=confirm, simple=simple, typed=typed)
 
 
 @command(

@@ -138,7 +138,10 @@ def test_remove_origin_deletes_its_keys(run, orders, stock, unique):
     planned = json.loads(run(*args, "--dry-run", "-o", "json").out)
     assert [source["name"] for source in planned["sources"]] == [f"KV_{orders}"]
     assert "stock.lon.nails" in keys_of(run, name)
-    removed = json.loads(run(*args, "-o", "json").out)
+    unanswered = run(*args)
+    assert (unanswered.exit_code, "`--yes` is required" in unanswered.err) == (2, True)
+    assert "stock.lon.nails" in keys_of(run, name)
+    removed = json.loads(run(*args, "--yes", "-o", "json").out)
     assert ([one["name"] for one in removed["origins"]], removed["removed"], removed["kept"]) == ([orders], 1, 0)
     assert keys_of(run, name) == ["orders.NEW.1", "orders.NEW.2", "orders.OLD.1"]
     assert run(*args).exit_code == 3

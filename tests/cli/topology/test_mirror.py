@@ -165,7 +165,10 @@ def test_mirror_is_promoted_after_its_origin_is_lost(run, raw, bucket, unique):
     again = ("mirror", "promote", name, "--as", bucket)
     refused = run(*again)
     assert (refused.exit_code, "--force recreated-origin" in refused.err) == (1, True)
-    assert run(*again, "--delete-mirror").exit_code == 0
+    unanswered = run(*again, "--delete-mirror")
+    assert (unanswered.exit_code, "`--yes` is required" in unanswered.err) == (2, True)
+    assert run("bucket", "show", bucket).exit_code == 3
+    assert run(*again, "--delete-mirror", "--yes").exit_code == 0
     assert run("get", bucket, "NEW.1").stdout == b"v"
     assert run("mirror", "show", name).exit_code == 3
 
