@@ -130,7 +130,7 @@ class SnapshotReading:
     def _may_be_unindexed(self, info: StreamInfo | None) -> bool:
         """Return True if last messages of the complete bucket are read, and its index may not have all keys."""
         complete = self._filter.everything and self.subjects == (self._binding.subject(">"),)
-        latest = not self._history and self._first <= 1 and self._stop == self._cut
+        latest = not self._history and self._stop == self._cut
         return complete and latest and may_be_unindexed(self._binding, info)
 
     def _up_to_cut(self, batch: list[RawFrame]) -> list[RawFrame]:

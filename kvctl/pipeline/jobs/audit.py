@@ -7,6 +7,7 @@ read again at the leaders, as `topology audit` does, so the verdict is the same.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 LastEntries = Mapping[str, LastEntry | None]
 Latest = Callable[[Iterable[str]], Awaitable[LastEntries]]
 """Read of the last entries of subjects; those of subjects without an entry may be left out."""
+
+_ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 DEFAULT_WAIT = timedelta(seconds=10)
 """Default time to wait for late entries."""
@@ -97,12 +100,9 @@ class _SparkAudit:
 
     async def run(self, names: Sequence[str]) -> list[AuditOutcome]:
         async with worker_connection.connected(self._options) as client:
-            outcomes: list[AuditOutcome] = []
-            if self._table is not None:
-                for name in names:
-                    outcomes += await self._other(client.api, name)
-                return outcomes
-            for name, replica in await find_pairs(client, self._options.bucket, names):
+            outcomes, bucket = list[AuditOutcome](), self._options.bucket
+            pairs = [(name, None) for name in names] if self._table else await find_pairs(client, bucket, names)
+            for name, replica in pairs:
                 outcomes += await (self._replica(replica) if replica else self._other(client.api, name))
         return outcomes
 
@@ -137,9 +137,10 @@ class _SparkAudit:
         rules: tuple[Transform, ...] = ()
         if table is None:
             origin = await self._side(api, self._options.bucket)
+            there: Latest = partial(_in_stream, await AuditReader(api, origin.stream).ready())
         else:
             stream, prefix = f"{STREAM_PREFIX}{table.origin.bucket}", f"{SUBJECT_PREFIX}{table.origin.bucket}."
-            origin = Side(self._options, stream, prefix, table=table)
+            origin, there = Side(self._options, stream, prefix, table=table), partial(_in_table, table, prefix)
             config = (await streams.info(api, other.stream))["config"]
             sources = [source for source in config.get("sources") or () if source["name"] == stream]
             rules = tuple(rule for source in sources for rule in KeyMapping.of(source).rules)
@@ -148,17 +149,11 @@ class _SparkAudit:
         if mapping.lossy:
             raise UsageError(f"`{name}` drops parts of the origin's keys: audit the bucket instead of its export")
         with self._engine.explaining():
-            sides = [(api, other), (api, replace(origin, number=0, rules=mapping.rules))]
-            found = await audit_digests.compare(self._engine, sides)
-        first = table.place.uri if table else self._options.bucket
-        outcome = AuditOutcome(first, name, Kind.BUCKET, keys=found.keys[0])
-        here: Latest = partial(_in_stream, await AuditReader(api, other.stream).ready())
-        there: Latest = (
-            partial(_in_table, table, origin.prefix)
-            if table
-            else partial(_in_stream, await AuditReader(api, origin.stream).ready())
-        )
-        left, end = iter(found.suspects), time.monotonic() + self._patience.total_seconds()
+            origin = replace(origin, number=0, rules=mapping.rules)
+            pair = await audit_digests.compare(self._engine, [(api, other), (api, origin)])
+        outcome = AuditOutcome(table.place.uri if table else self._options.bucket, name, Kind.BUCKET, keys=pair.keys[0])
+        here: Latest = partial(_in_stream, await AuditReader(api, other.stream).ready(), escaped=other.escaped)
+        left, end = iter(pair.suspects), time.monotonic() + self._patience.total_seconds()
         while block := list(islice(left, BLOCK_KEYS)):
             names = {subject: str(mapping.origin(subject)) for subject in block}
             await self._settle(outcome, there, here, names, end)
@@ -207,9 +202,16 @@ class _SparkAudit:
         return Side(options, binding.stream, binding.prefix, **settings)
 
 
-async def _in_stream(reader: AuditReader, subjects: Iterable[str]) -> LastEntries:
-    """Return the last entries of a stream, from its leader."""
-    return {subject: held(message) for subject, message in (await reader.latest(subjects)).items()}
+async def _in_stream(reader: AuditReader, subjects: Iterable[str], *, escaped: bool = False) -> LastEntries:
+    """Return the last entries of a stream, from its leader; with `escaped` also of subjects that are escaped."""
+    raw = {subject: _raw(subject) if escaped else subject for subject in subjects}
+    found = await reader.latest({*raw, *raw.values()})
+    return {subject: held(found.get(name) or found.get(subject)) for subject, name in raw.items()}
+
+
+def _raw(subject: str) -> str:
+    raw = _ESCAPED.sub(lambda byte: bytes.fromhex(byte[1].decode()), subject.encode())
+    return raw.decode(errors="surrogateescape") if raw.decode(errors="backslashreplace") == subject else subject
 
 
 async def _in_table(table: StoredTable, prefix: str, subjects: Iterable[str]) -> LastEntries:

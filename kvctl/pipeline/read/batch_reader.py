@@ -24,7 +24,7 @@ from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.kv.bucket import Bucket
 from kvctl.kv.entry import any_tombstone, is_tombstone
 from kvctl.kv.names import is_plain
-from kvctl.kv.read.listing import KeyFilter, key_filter
+from kvctl.kv.read.listing import KeyFilter, key_filter, with_unindexed
 from kvctl.kv.read.snapshot_reader import SnapshotReading
 from kvctl.kv.resolve import Binding, assumed, with_info
 from kvctl.phrases import quoted
@@ -97,7 +97,7 @@ class PartReading:
     # -- a range of revisions ------------------------------------------------------------------------------
 
     async def _range(self, binding: Binding, part: Revisions) -> AsyncGenerator[list[RawFrame], None]:
-        wanted = key_filter(binding, self._cut.filters)
+        wanted = await with_unindexed(binding, key_filter(binding, self._cut.filters))
         selection = Selection(wanted.subjects, "by_start_sequence", part.first, not self._values, part.last)
         came = reached = 0
         async with OrderedConsumer(self._api, binding.stream, selection) as consumer:

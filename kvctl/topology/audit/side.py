@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from kvctl.errors import ConsumerNotFound, KvctlError, NoResponders
@@ -15,6 +15,7 @@ from kvctl.jetstream.consumers.server_consumer import Selection
 from kvctl.jetstream.direct_get import StoredMessage
 from kvctl.jetstream.multi_get import last_of_each
 from kvctl.kv.names import STREAM_PREFIX, SUBJECT_PREFIX, apart, is_plain, literal_filter
+from kvctl.kv.read.listing import UNINDEXED
 from kvctl.topology.survey.origin_lookup import PATIENCE, SILENT
 
 MAX_BATCH_KEYS = 10_000
@@ -63,30 +64,28 @@ class AuditReader(NamedTuple):
     async def latest(self, subjects: Iterable[str]) -> dict[str, StoredMessage]:
         """Return the current last message on each of the subjects, from the leader, without missing ones."""
         wanted = list(dict.fromkeys(subjects))
-        plain = [subject for subject in wanted if is_plain(subject)]
-        found: dict[str, StoredMessage] = {}
+        unindexed = [subject for subject in wanted if UNINDEXED.decode() in subject]
+        plain = [subject for subject in wanted if is_plain(subject) and UNINDEXED.decode() not in subject]
+        found = await self._read(Selection((">",), "all"), unindexed) if unindexed else {}
         for start in range(0, len(plain), MAX_BATCH_KEYS):
             found.update(await self._latest(plain[start : start + MAX_BATCH_KEYS]))
-        for subject in wanted:
-            if not is_plain(subject) and (message := await self._literal(subject)) is not None:
-                found[subject] = message
+        for subject in set(wanted).difference(plain, unindexed):
+            found |= await self._read(Selection((literal_filter(subject),)), [subject])
         return found
 
     async def at(self, revision: int) -> StoredMessage | None:
         """Return the message of a revision; None if there is none, or if it cannot be read."""
-        try:
+        with suppress(KvctlError):
             return await direct_get.from_leader(self.api, self.stream, seq=revision)
-        except KvctlError:
-            return None
+        return None
 
     async def _answers(self) -> bool:
         """Return whether single keys may be read."""
         name = self.stream.removeprefix(STREAM_PREFIX)
-        try:
+        with suppress(KvctlError):
             await direct_get.last(self.api, self.stream, f"{SUBJECT_PREFIX}{name}.kvctl-none", timeout=PATIENCE)
-        except KvctlError:
-            return False
-        return True
+            return True
+        return False
 
     async def _named(self) -> AsyncGenerator[Messages, None]:
         names: list[str] = []
@@ -105,14 +104,15 @@ class AuditReader(NamedTuple):
             raise NoResponders(f"Some keys of `{self.stream}` got no answer")
         return {subject: message for subject, message in found.items() if message is not None}
 
-    async def _literal(self, subject: str) -> StoredMessage | None:
-        """Return the last message on a subject that requests would take for a filter, or cannot carry."""
-        raw, found = subject.encode("utf-8", "surrogateescape"), None
-        async for frames in read(self.api, self.stream, Selection(subjects=(literal_filter(subject),))):
-            for frame in frames:
-                if frame[0] == raw:
-                    sequence, _, time_ns, _ = delivery(frame[1])
-                    found = StoredMessage(self.stream, subject, sequence, time_ns, frame[2], frame[3])
+    async def _read(self, selection: Selection, subjects: Sequence[str]) -> dict[str, StoredMessage]:
+        """Return the last messages on subjects that requests would take for filters, cannot carry, or do not find."""
+        wanted = {subject.encode("utf-8", "surrogateescape"): subject for subject in subjects}
+        found = {}
+        async for frames in read(self.api, self.stream, selection):
+            for raw, reply, header, payload in frames:
+                if (subject := wanted.get(raw)) is not None:
+                    sequence, _, time_ns, _ = delivery(reply)
+                    found[subject] = StoredMessage(self.stream, subject, sequence, time_ns, header, payload)
         return found
 
 

@@ -78,16 +78,17 @@ async def test_audit_of_an_aggregate_with_transforms_and_own_keys(client, raw, u
 async def test_audit_of_unrelated_buckets_compares_key_by_key(client, raw, unique, on_spark):
     one, two = unique("ONE"), unique("TWO")
     for bucket, entries in (
-        (one, {"same": b"1", "changed": b"1", "gone": b"1"}),
-        (two, {"same": b"1", "changed": b"2", "new": b"1"}),
+        (one, {"same": b"1", "changed": b"1", "gone": b"1", "\x7f": b"1"}),
+        (two, {"same": b"1", "changed": b"2", "new": b"1", "\x7f": b"2"}),
     ):
         raw.create_bucket(bucket)
         for key, value in entries.items():
             raw.put(bucket, key, value)
     listed: list[AuditDifference] = []
     found = await on_spark(one, two, report=listed.append)
-    assert said(found) == [("missing", "gone", None), ("extra", "new", None), ("differing", "changed", None)]
-    assert {item.key for item in listed} == {"gone", "new", "changed"}
+    differing = [("differing", "changed", None), ("differing", "\x7f", None)]
+    assert said(found) == [("missing", "gone", None), ("extra", "new", None), *differing]
+    assert {item.key for item in listed} == {"gone", "new", "changed", "\x7f"}
     assert (await on_spark(one, one))[0].consistent is True
 
 
@@ -111,7 +112,8 @@ async def test_audit_of_an_export_follows_the_transforms_of_an_aggregate(client,
 
 async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, unique, engine, server, tmp_path):
     bucket = unique()
-    entries = {f"k.{number}": b"%d" % number for number in range(10)} | {"k.\udcff": b"not UTF-8"}
+    entries = {f"k.{number}": b"%d" % number for number in range(7)} | {"k.\udcff": b"not UTF-8", "k.\x7f": b"1"}
+    entries |= {"k.7": b"7", "k.\udcfd": b"1"}
     raw.create_bucket(bucket, entries, max_msgs_per_subject=3)
     options = parse({"bucket": bucket, "url": server.url})
     place = TablePlace(str(tmp_path / "out"))
@@ -127,8 +129,12 @@ async def test_audit_of_an_export_compares_its_files_with_buckets(client, raw, u
     await handle.delete("k.5")
     await handle.put("new", b"1")
     await handle.put("k.7", b"7")
+    for key in ("k.\udcff", "k.\udcfe", "k.\x7f", "k.\x7fnew"):
+        raw.put(bucket, key, b"2")
     found = await audited_table()
-    assert said(found) == [("missing", "k.5", None), ("extra", "new", None), ("differing", "k.3", None)]
+    extra = [("extra", key, None) for key in (r"k.\xfe", "k.\x7fnew", "new")]
+    differing = [("differing", key, None) for key in ("k.3", r"k.\xff", "k.\x7f")]
+    assert sorted(said(found)) == sorted([("missing", "k.5", None), *extra, *differing])
 
 
 async def test_keys_that_differ_are_decided_about_in_blocks(client, raw, unique, on_spark, monkeypatch):

@@ -16,7 +16,7 @@ from kvctl.pipeline.data_source import KvDataSource
 from kvctl.pipeline.error_transport import recall
 from kvctl.pipeline.read.columns import schema_of
 from kvctl.units import format_time
-from tests.pipeline.reading import Read
+from tests.pipeline.reading import Read, latest
 from tests.support.raw import RawClient
 from tests.support.waiting import until
 
@@ -328,3 +328,19 @@ def test_one_dataframe_is_of_one_revision(load, fill, raw):
     assert strict.filter(col("operation") == "PUT").count() == 1
     raw.put(name, "b", b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     assert isinstance(refused(strict.collect), HistoryLost)
+
+
+@pytest.mark.parametrize("history", [1, 5])
+@pytest.mark.parametrize("onEvicted", ["newer", "fail"])
+def test_keys_that_the_servers_index_leaves_out_are_read_in_every_mode(server, fill, raw, history, onEvicted):
+    name = fill({"a": b"0", "x\x7fy": b"1", "b": b"2", "\x7f": b"3"}, max_msgs_per_subject=history)
+    raw.put(name, "x\x7fy", b"4")
+    raw.put(name, "a", b"5")  # the first revision is not 1 without a history
+    raw.put(name, "\x7f", b"", {"KV-Operation": "DEL"})
+    expected = {"x\x7fy": b"4", "b": b"2", "a": b"5"}
+    assert latest(server.url, name, onEvicted=onEvicted) == expected
+    revisions = list(range(1 if history > 1 else 2, 8))
+    for mode in ("history", "changes"):
+        for options in ({}, {"partitions": "3"}):
+            rows = Read(server.url, name, mode=mode, onEvicted=onEvicted, **options).rows()
+            assert [row["revision"] for row in rows] == revisions
