@@ -18,6 +18,7 @@ from kvctl.errors import (
     ConsumerNotFound,
     JetStreamDisabled,
     KvctlError,
+    NoResponders,
     NoServer,
     PermissionDenied,
     RequestTimeout,
@@ -48,6 +49,8 @@ PATIENCE_S = 15.0
 """Minimum seconds that a reading waits for an unavailable server."""
 DOUBTS, RESTARTS = 3, 30
 """How often the server may deliver fewer messages than it counts, and a list start over without progress."""
+UNANSWERED_PAUSE_S = 0.1
+"""Seconds before another consumer is created where nobody answered the pulls of the last one."""
 PLACEMENTS, CREATIONS = 32, 3
 """How often a consumer is created until it is at the stream's leader, and without an answer: chance places it."""
 SECOND_NAME_S = 2.0
@@ -99,6 +102,8 @@ class OrderedConsumer:
         # A key overwritten during a list moves behind the list's end. Nothing is missing if the server found nothing
         # more to send, which it reports to a pull that does not wait; its pending count drifts.
         self._strict = selection.deliver == "last_per_subject" and not follow
+        self._unanswered: bool | None = None
+        """True while nobody has answered any pull, as where an import lacks their subject; None before the first."""
         self.resumed = False
         """True once a consumer was lost; a list starts over then."""
         self._trouble: float | None = None
@@ -170,7 +175,7 @@ class OrderedConsumer:
         if number != consumer.next + len(messages) - 1:
             consumer.lost = True
             return False
-        consumer.next, consumer.missing, self._trouble = number + 1, False, None
+        consumer.next, consumer.missing, self._trouble, self._unanswered = number + 1, False, None, False
         self._last = max(self._last, sequence)
         self._instance.receive(sequence, time_ns)
         self._size.pending = pending
@@ -233,6 +238,7 @@ class OrderedConsumer:
     def _status(self, header: bytes, sequence: int) -> None:
         """Handle a pull's end or a heartbeat, after the message of this sequence."""
         found = self._consumer.puller.settle(header)
+        self._unanswered = found.code == 503 and self._unanswered is not False
         if found.meaning is Meaning.REFUSED and self._size.limit(found.most("Batch")):
             return
         if found.meaning in (Meaning.BAD, Meaning.REFUSED):
@@ -367,6 +373,7 @@ class OrderedConsumer:
         await self._stack.aclose()
         self.resumed = True
         self._count_restart()
+        await asyncio.sleep(UNANSWERED_PAUSE_S if self._unanswered else 0)
         if self._selection.deliver == "last_per_subject" and not self._current:
             self._last = 0  # a list starts over
         self._trouble = self._trouble or time.monotonic()
@@ -391,10 +398,14 @@ class OrderedConsumer:
                 pause = min(2 * pause, 1.0)
 
     def _count_restart(self) -> None:
-        """Raise ServerError for a finite reading that starts over repeatedly without progress."""
+        """Raise ServerError, or NoResponders, for a reading that starts over repeatedly without progress."""
         self._restarts = 0 if self._last > self._furthest else self._restarts + 1
         self._furthest = max(self._furthest, self._last)
-        if self._restarts > RESTARTS and not self._follow and self._connection.online:
+        if self._restarts <= RESTARTS or not self._connection.online:
+            return
+        if self._unanswered:
+            raise NoResponders(f"Nobody answers on `{self._api.prefix}.{DELIVERY}.{self.stream}.>`")
+        if not self._follow:
             raise ServerError(
                 f"The server does not deliver the messages of stream `{self.stream}` after message {self._furthest}"
             )

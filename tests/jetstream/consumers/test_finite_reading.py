@@ -16,7 +16,7 @@ import kvctl
 from kvctl import Client
 from kvctl.contexts import Context
 from kvctl.doctor import examination
-from kvctl.errors import RequestTimeout, ServerError
+from kvctl.errors import NoResponders, RequestTimeout, ServerError
 from kvctl.jetstream.consumers import ordered_consumer, server_consumer
 from kvctl.jetstream.consumers.message import delivery
 from kvctl.jetstream.consumers.ordered_consumer import OrderedConsumer, read
@@ -336,6 +336,28 @@ async def test_messages_written_after_the_start_are_not_due_before_the_end(serve
                     if found[-1] == 150:
                         break
     assert sorted(set(found)) == list(range(1, 151))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_reading_whose_pulls_are_not_imported_names_their_subject(follow):
+    narrow = IMPORTED.replace("RESPONSES", "").replace('subject: "$JS.API.>"}, to: "owner.>"', "SUBJECT")
+    kept = ("STREAM.>", "CONSUMER.CREATE.>")
+    imports = [f'{{service: {{account: OWNER, subject: "$JS.API.{name}"}}, to: "owner.{name}"}}' for name in kept]
+    config = narrow.replace("{service: {account: OWNER, SUBJECT},", f"{', '.join(imports)},")
+    with run_server(name="narrow", config=config) as server:
+        owner = Context(url=server.url, user="owner", password="owner")
+        async with kvctl.connect(owner) as client:
+            await (await client.create_bucket("B")).put("k", b"v")
+        guest = Context(url=server.url, user="guest", password="guest", api_prefix="owner")
+        async with kvctl.connect(guest) as client, asyncio.timeout(20):
+            bucket = client.bucket("B")
+            with pytest.raises(NoResponders, match=re.escape("`owner.CONSUMER.MSG.NEXT.KV_B.>`")):
+                if follow:
+                    async with await bucket.watch() as watcher:
+                        _ = [entry async for entry in watcher]
+                _ = [key async for key in bucket.keys()]
+        async with kvctl.connect(owner) as client:
+            assert (await client.api.call("STREAM.INFO.KV_B"))["state"]["consumer_count"] < 50
 
 
 @pytest.mark.parametrize(
