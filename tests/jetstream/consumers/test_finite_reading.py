@@ -338,8 +338,17 @@ async def test_messages_written_after_the_start_are_not_due_before_the_end(serve
     assert sorted(set(found)) == list(range(1, 151))
 
 
-@pytest.mark.parametrize("follow", [False, True])
-async def test_reading_whose_pulls_are_not_imported_names_their_subject(follow):
+async def read_keys(bucket: kvctl.Bucket) -> None:
+    _ = [key async for key in bucket.keys()]
+
+
+async def follow_keys(bucket: kvctl.Bucket) -> None:
+    async with await bucket.watch() as watcher:
+        _ = [entry async for entry in watcher]
+
+
+@pytest.mark.parametrize("reading", [read_keys, follow_keys])
+async def test_reading_whose_pulls_are_not_imported_names_their_subject(reading):
     narrow = IMPORTED.replace("RESPONSES", "").replace('subject: "$JS.API.>"}, to: "owner.>"', "SUBJECT")
     kept = ("STREAM.>", "CONSUMER.CREATE.>")
     imports = [f'{{service: {{account: OWNER, subject: "$JS.API.{name}"}}, to: "owner.{name}"}}' for name in kept]
@@ -352,10 +361,7 @@ async def test_reading_whose_pulls_are_not_imported_names_their_subject(follow):
         async with kvctl.connect(guest) as client, asyncio.timeout(20):
             bucket = client.bucket("B")
             with pytest.raises(NoResponders, match=re.escape("`owner.CONSUMER.MSG.NEXT.KV_B.>`")):
-                if follow:
-                    async with await bucket.watch() as watcher:
-                        _ = [entry async for entry in watcher]
-                _ = [key async for key in bucket.keys()]
+                await reading(bucket)
         async with kvctl.connect(owner) as client:
             assert (await client.api.call("STREAM.INFO.KV_B"))["state"]["consumer_count"] < 50
 
