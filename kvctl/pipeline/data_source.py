@@ -15,23 +15,17 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql import datasource
 
 from kvctl.errors import UsageError
 from kvctl.pipeline.error_transport import crossing
 from kvctl.pipeline.options import SourceOptions, parse
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
     from pyspark.sql.types import StructType
 
 
-class KvDataSource(DataSource):
+class KvDataSource(datasource.DataSource):
     """Bucket, mirror or aggregate. Options are checked when it is created."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -57,21 +51,21 @@ class KvDataSource(DataSource):
         with crossing():
             return schema_of(asked.columns, *(["bucket"] if asked.several and not asked.columns else []), *more)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return a reader as of one revision. Raises UsageError for an invalid schema."""
         from kvctl.pipeline.read.batch_reader import KvReader
 
         with crossing():
             return KvReader(schema, self.asked)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """Return a stream reader. Raises UsageError for an invalid schema."""
         from kvctl.pipeline.read.stream_reader import KvStreamReader
 
         with crossing():
             return KvStreamReader(schema, self.asked)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         """Return a writer. Raises UsageError for columns that cannot be written."""
         from kvctl.pipeline.write.writer import KvWriter
 
@@ -79,7 +73,7 @@ class KvDataSource(DataSource):
             self._require_one()
             return KvWriter(schema, self.asked, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
         """Return a writer of batches, each written once. Raises UsageError for columns that cannot be written."""
         from kvctl.pipeline.write.writer import KvStreamWriter
 

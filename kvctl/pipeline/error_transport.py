@@ -16,7 +16,6 @@ from kvctl.errors import KvctlError, RequestTimeout
 
 PATIENCE = "The server is busy: wait longer with `--timeout 60s`, in a script with the option `timeout` of `nats-kv`"
 MARK = "kvctl-error: "
-_SCALARS = (str, int, float, bool, type(None))
 
 
 @contextmanager
@@ -32,23 +31,24 @@ def crossing() -> Iterator[None]:
             if isinstance(error, RequestTimeout):
                 error.hint = error.hint or PATIENCE
             if error.hint:
-                error.add_note(f"hint: {error.hint}")
+                error.add_note(f"hint: {_utf8(error.hint)}")
             error.add_note(MARK + json.dumps(_written(error)))
+            linked: BaseException | None = error
+            while linked is not None:  # the driver waits forever for a traceback that is not UTF-8
+                linked.args = tuple(_utf8(part) if isinstance(part, str) else part for part in linked.args)
+                linked = linked.__cause__ or linked.__context__
         raise
 
 
 def recall(text: str) -> KvctlError | None:
     """Return the error that the last mark in a text encodes; None without one."""
-    _, mark, rest = text.rpartition(MARK)
-    if not mark:
-        return None
     try:
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(text.rpartition(MARK)[2])[0]
         kind = getattr(errors, found.pop("kind"))
         error: KvctlError = kind.__new__(kind)
         KvctlError.__init__(error, found.pop("message"), hint=found.pop("hint"))
     except (ValueError, KeyError, AttributeError, TypeError):
-        return None  # truncated, or of another version
+        return None  # none, truncated, or of another version
     vars(error).update(found)
     return error
 
@@ -56,5 +56,9 @@ def recall(text: str) -> KvctlError | None:
 def _written(error: KvctlError) -> dict[str, Any]:
     """Return the data to rebuild the error: the nearest class of the tree, and its plain fields."""
     kind = next(base.__name__ for base in type(error).__mro__ if base is getattr(errors, base.__name__, None))
-    fields = {name: value for name, value in vars(error).items() if isinstance(value, _SCALARS)}
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return {"kind": kind, **fields}
+
+
+def _utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

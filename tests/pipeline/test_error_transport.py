@@ -18,7 +18,8 @@ def text_of(error: Exception) -> str:
         with crossing():
             raise error
     except Exception as raised:
-        return "Job aborted ...\n" + "".join(traceback.format_exception(raised)) + "\n\tat java.lang.Thread.run\n"
+        passed = "".join(traceback.format_exception(raised)).encode()  # or the driver waits forever
+        return f"Job aborted ...\n{passed.decode()}\n\tat java.lang.Thread.run\n"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ def text_of(error: Exception) -> str:
     [
         BucketNotFound("Bucket `x` does not exist", hint="Did you mean `y`?\nSay `y`"),
         KvctlError("no hint, ünïcode \x1b"),
+        KvctlError("`k.\udcff` is not UTF-8", hint="Rename `k.\udcff`"),
         PermissionDenied("Not allowed", subject="$JS.API.INFO"),
         HazardRefused("lossy-edit", "It loses data"),
     ],
@@ -44,6 +46,12 @@ def test_class_message_hint_and_fields_come_back(error):
 
 def test_a_class_of_another_module_comes_back_as_the_one_it_extends():
     assert type(recall(text_of(Local("bad")))) is UsageError
+
+
+def test_a_cause_that_is_not_utf_8_passes():
+    error = UsageError("Bad")
+    error.__cause__ = ValueError("\udcff")
+    assert r"ValueError: \udcff" in text_of(error)
 
 
 def test_traceback_includes_the_hint():

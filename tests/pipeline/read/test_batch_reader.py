@@ -344,3 +344,14 @@ def test_keys_that_the_servers_index_leaves_out_are_read_in_every_mode(server, f
         for options in ({}, {"partitions": "3"}):
             rows = Read(server.url, name, mode=mode, onEvicted=onEvicted, **options).rows()
             assert [row["revision"] for row in rows] == revisions
+
+
+def test_an_error_that_names_a_key_that_is_not_utf_8_reaches_the_driver(load, fill, raw):
+    """The driver waited forever for a traceback that could not be encoded."""
+    name = fill({"k.\udcff": b"1"})
+    rows = load(name)
+    assert rows.count() == 1  # planned
+    raw.put(name, "k.\udcff", b"2")
+    lost = refused(rows.collect)
+    assert isinstance(lost, HistoryLost)
+    assert "k.\udcff" in lost.message
