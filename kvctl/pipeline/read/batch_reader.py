@@ -153,19 +153,22 @@ class PartReading:
 
     async def _newer(self, binding: Binding, reading: SnapshotReading) -> AsyncGenerator[pa.RecordBatch, None]:
         """Read keys that were overwritten before they were read. Raises HistoryLost if newer entries are not wanted."""
-        foreign = [subject for subject in reading.lost if not is_plain(self._key(subject))]
-        if self._options.on_evicted == "fail" or foreign:
-            raise self._overwritten(list(map(self._key, foreign or reading.lost)), reading.vanished)
+        if self._options.on_evicted == "fail":
+            raise self._overwritten(list(map(self._key, reading.lost)), reading.vanished)
         if self._history:
             async with aclosing(self._gathered(self._since_cut(binding, reading))) as batches:
                 async for batch in batches:
                     yield batch
             return
-        for start in range(0, len(reading.lost), KEYS_PER_REQUEST):
-            subjects = [subject.decode() for subject in reading.lost[start : start + KEYS_PER_REQUEST]]
+        plain = [subject for subject in reading.lost if is_plain(self._key(subject))]
+        for start in range(0, len(plain), KEYS_PER_REQUEST):
+            subjects = [subject.decode() for subject in plain[start : start + KEYS_PER_REQUEST]]
             found = await multi_get.last_of_each(self._api, binding.stream, subjects, leader=True)
             if chosen := self._chosen([message for message in found.values() if message is not None]):
                 yield self._decoder.of_messages(chosen)
+        if others := set(reading.lost).difference(plain):  # cannot be requested
+            last = {frame[0]: frame async for frames in self._since_cut(binding, reading) for frame in frames}
+            yield self._decoder.of_frames(self._wanted_of([last[name] for name in others & last.keys()], KeyFilter(())))
 
     async def _since_cut(self, binding: Binding, reading: SnapshotReading) -> AsyncGenerator[list[RawFrame], None]:
         """Yield all newer revisions of the keys that lost some."""
@@ -188,9 +191,8 @@ class PartReading:
         return subject[len(self._cut.prefix.encode()) :].decode(errors="surrogateescape")
 
     def _overwritten(self, keys: Sequence[str], more: int = 0) -> HistoryLost:
-        named = quoted(keys[:10])
         others = more + len(keys) - len(keys[:10])
-        what = " and ".join(filter(None, [named, f"{others} entries" if others else ""]))
+        what = " and ".join(filter(None, [quoted(keys[:10]), f"{others} entries" if others else ""]))
         return HistoryLost(
             f"Bucket `{self._cut.bucket}` changed while it was read: at revision {self._cut.revision} "
             f"{what} could no longer be read",

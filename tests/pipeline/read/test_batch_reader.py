@@ -348,10 +348,21 @@ def test_keys_that_the_servers_index_leaves_out_are_read_in_every_mode(server, f
 
 def test_an_error_that_names_a_key_that_is_not_utf_8_reaches_the_driver(load, fill, raw):
     """The driver waited forever for a traceback that could not be encoded."""
-    name = fill({"k.\udcff": b"1"})
-    rows = load(name)
+    name = fill({"k.\udcff": b"1"}, allow_msg_ttl=True)
+    rows = load(name, onEvicted="fail")
     assert rows.count() == 1  # planned
     raw.put(name, "k.\udcff", b"2")
     lost = refused(rows.collect)
     assert isinstance(lost, HistoryLost)
     assert "k.\udcff" in lost.message
+
+
+def test_newer_values_of_keys_that_cannot_be_requested_are_read(server, fill, raw):
+    keys = ["k.\udcff", "k.\udcfe", "k.*", "k.a"]
+    name = fill(dict.fromkeys(keys, b"1"))
+    read = Read(server.url, name)
+    for key in keys:
+        raw.put(name, key, b"2")
+        raw.put(name, key, b"3", {"KV-Operation": "DEL"} if key == "k.\udcfe" else None)
+    rows = {row["key"]: row["value"] for row in read.rows()}
+    assert rows == {r"k.\xff": b"3", "k.*": b"3", "k.a": b"3"}
