@@ -28,9 +28,10 @@ IfVersion = Annotated[
 ]
 
 
-async def open_table(session: Session, name: str) -> "table.Table[bytes, bytes]":
+async def open_table(session: Session, name: str, *, dry_run: bool = False) -> "table.Table[bytes, bytes]":
     """Open the table. Raises UsageError, TableNotFound."""
-    return await table.Table.open((await session.client()).api, name, read_only=session.context.read_only)
+    read_only = session.context.read_only and not dry_run
+    return await table.Table.open((await session.client()).api, name, read_only=read_only)
 
 
 NOT_FOUND = 3
@@ -232,10 +233,12 @@ async def update(
     """
     source = "standard input" if file == "-" else file
     changes = batch_file.read_changes(session.read_input(file), source)
-    target = await open_table(session, table)
+    target = await open_table(session, table, dry_run=dry_run)
     if dry_run:
         await target.check(changes)
         session.note(f"The conditions hold; {counted(len(changes), 'change')} would be made", always=True)
+        if session.options.output:
+            show_writes(session, [write_row(change.family, change.key, None) for change in changes], single=False)
         return
     versions = await target.update(changes)
     rows = [write_row(change.family, change.key, version) for change, version in zip(changes, versions, strict=True)]

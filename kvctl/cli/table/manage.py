@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import kvctl
-from kvctl.cli import records
+from kvctl.cli import flows, records
 from kvctl.cli.app.command import command, group
 from kvctl.cli.app.options import DryRun, Force, NewName, Yes, deletes, duration, flag, number
 from kvctl.cli.app.session import Session
@@ -13,7 +13,6 @@ from kvctl.cli.flows import show_config, show_creation, show_deletion, show_plan
 from kvctl.cli.table import views
 from kvctl.cli.table.entries import TableName
 from kvctl.errors import RefusedError, UsageError
-from kvctl.kv import catalog
 from kvctl.phrases import counted
 from kvctl.render.view import View, document
 from kvctl.tables import catalog as tables_catalog
@@ -108,7 +107,7 @@ async def show(session: Session, table: TableName) -> None:
     "table edit",
     examples=["kvctl table edit users --description 'People' --max-bytes 10GB", "kvctl table edit users --clear ttl"],
     see=["table create", "table show"],
-    prints=(records.CHANGE, records.DIFFERENCE),
+    prints=(records.STREAM_EDIT, records.DIFFERENCE),
     forces=lambda: (hazards.LOSSY_EDIT,),
 )
 async def edit(
@@ -132,17 +131,21 @@ async def edit(
             raise UsageError(f"`{name}` is not a table field that can be cleared")
     if not settings and not clear and partitions is None:
         raise UsageError("Nothing to change", hint="List the settings with `kvctl table edit --help`")
-    api = (await session.client()).api
+    api = await _writable(session, dry_run=dry_run)
     await _refuse_repartition(session, table, partitions)
     edits = await tables_catalog.plan_edit(api, table, settings, clear or ())
-    found = await _show_differences(session, edits)
-    if dry_run:
-        return
-    hazards.refuse(found, force, f"The edit of table `{table}` would lose entries")
-    await tables_catalog.apply_edit(await _writable(session), edits)
-    changed = any(edit.differences for edit in edits)
-    text = f"Changed table `{table}`" if changed else f"No changes to table `{table}`"
-    show_result(session, {"name": table, "changed": changed}, text)
+    costs = [(edit, await lossy_edit.cost(api, edit.before, edit.info, edit.after)) for edit in edits]
+    await flows.edit(
+        session,
+        f"table `{table}`",
+        {"name": table},
+        list({item.field: item for edit in edits for item in edit.differences}.values()),
+        lambda: tables_catalog.apply_edit(api, edits),
+        dry_run=dry_run,
+        needed=[hazard for edit, cost in costs for hazard in lossy_edit.lossy(edit.before, edit.after, cost)],
+        force=force,
+        refusal=f"The edit of table `{table}` would lose entries",
+    )
 
 
 @command(
@@ -153,10 +156,10 @@ async def seal(session: Session, table: TableName, yes: Yes = False, dry_run: Dr
 
     Entries can still be read. A sealed table cannot be unsealed, but it can be deleted.
     """
-    api = await _writable(session)
+    api = await _writable(session, dry_run=dry_run)
     found = await tables_catalog.find(api, table)
     if not dry_run and not found.sealed:
-        await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only", yes=yes)
+        await session.confirm(f"Seal table `{table}`? This is permanent: the table becomes read-only.", yes=yes)
     changed = (
         not found.sealed if dry_run else await tables_catalog.seal(api, table)
     )  # also completes an interrupted one
@@ -181,7 +184,7 @@ async def compact(
     compaction, a removed entry may reappear. Compact a table while its server is stable, or keep the markers if such an
     entry would do harm.
     """
-    opened = await tables_table.Table.open(await _writable(session), table)
+    opened = await tables_table.Table.open(await _writable(session, dry_run=dry_run), table)
     found = await opened.find_markers(older_than=older_than or timedelta())
     count = sum(len(one.entries) for one in found)
     if not dry_run:
@@ -207,7 +210,7 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     A table whose creation or deletion was interrupted is deleted, too. To remove a single entry, use `kvctl table
     remove`.
     """
-    api = await _writable(session)
+    api = await _writable(session, dry_run=dry_run)
     found = await tables_catalog.find(api, table, incomplete=True)
     if dry_run:
         row = {"name": table, "streams": [{"name": stream} for stream in found.streams]}
@@ -218,8 +221,9 @@ async def delete(session: Session, table: TableName, yes: Yes = False, dry_run: 
     show_result(session, {"name": table, "changed": True}, f"Deleted table `{table}`")
 
 
-async def _writable(session: Session) -> Any:
-    session.context.require_writable()
+async def _writable(session: Session, *, dry_run: bool = False) -> Any:
+    if not dry_run:
+        session.context.require_writable()
     return (await session.client()).api
 
 
@@ -232,15 +236,3 @@ async def _refuse_repartition(session: Session, table: str, partitions: int | No
             f"Table `{table}` has {there} partitions, which cannot be changed",
             hint="Create another table, and copy the entries there",
         )
-
-
-async def _show_differences(session: Session, edits: "list[catalog.Edit]") -> list[Any]:
-    """Print the differences on stderr, and return the hazards of all streams."""
-    api = (await session.client()).api
-    for text in dict.fromkeys(str(item) for edit in edits for item in edit.differences):
-        session.note(text, always=True)
-    found = []
-    for edit in edits:
-        cost = await lossy_edit.cost(api, edit.before, edit.info, edit.after)
-        found += lossy_edit.lossy(edit.before, edit.after, cost)
-    return found

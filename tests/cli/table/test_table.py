@@ -108,7 +108,8 @@ def test_update_reads_batches_in_ndjson_and_yaml(table):
     assert gone == ""
     assert [table.json("get", "a")["version"], table.json("get", "b", "--family", "")["version"]] == [a, b]
     yaml = f"- put: a\n  value: '2'\n  version: {a}\n- insert: c\n  value: ''\n".encode()
-    assert table("update", "-f", "-", "--dry-run", stdin=yaml).exit_code == 0
+    planned = json.loads(table("update", "-f", "-", "--dry-run", "--read-only", "-o", "json", stdin=yaml).out)
+    assert [(row["key"], row["version"]) for row in planned] == [("a", None), ("c", None)]
     assert table("update", "-f", "-", stdin=yaml).exit_code == 0
     failed = table("update", "-f", "-", stdin=yaml)
     assert failed.exit_code == 4
@@ -201,6 +202,18 @@ def test_create_again_changes_nothing_or_conflicts(table):
     assert table("edit", "--partitions", "4", "--description", "x").exit_code == 0
     refused = table("edit", "--partitions", "5")
     assert (refused.exit_code, "which cannot be changed" in refused.err) == (1, True)
+
+
+def test_edit_shows_its_differences_and_dry_runs_work_on_a_read_only_connection(table):
+    change = ("edit", "--description", "x")
+    planned = table(*change, "--dry-run", "--read-only")
+    assert (planned.exit_code, planned.out.split()[-2:], planned.err) == (0, ["description", "x"], "")
+    assert table.json(*change, "--dry-run") == [{"field": "description", "before": None, "after": "x"}]
+    refused = table(*change, "--read-only")
+    assert (refused.exit_code, refused.out, "read-only" in refused.err) == (1, "", True)
+    for line in (("seal",), ("compact",), ("delete",)):
+        assert table(*line, "--dry-run", "--read-only").exit_code == 0, line
+    assert table.json(*change)["differences"] == [{"field": "description", "before": None, "after": "x"}]
 
 
 def test_show_lists_each_partition(table):
