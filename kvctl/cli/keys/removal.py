@@ -187,7 +187,7 @@ async def _remove(session: Session, bucket: str, removal: Removal, chosen: KeyCh
     asks = removal.asks or bool(chosen.filters)
     if asks and not (chosen.dry_run or session.interactive):
         await session.confirm(f"{removal.verb} keys from bucket `{bucket}`?", yes=chosen.yes)  # before anything is sent
-    target = await open_bucket(session, bucket, write=True)
+    target = await open_bucket(session, bucket, write=not chosen.dry_run)
     non_conforming: list[str] = []
     if chosen.filters:
         keys, non_conforming = await _matching(target, removal, chosen.filters)

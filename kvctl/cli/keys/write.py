@@ -259,7 +259,7 @@ async def rename(
     Prints the new revision, or exits 4 if NEWKEY exists, unless --overwrite is given, or if KEY changes concurrently. A
     warning reports that the ttl of the target bucket expires the key sooner.
     """
-    source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, write=True)
+    source, target = await _ends(session, bucket, key, new_key, to_bucket, to_context, moves=True, dry_run=dry_run)
     await warn_of_shorter_life(session, source, key, target, new_key)
     if dry_run:
         await _show_rename(session, source, key, target, new_key, overwrite)
@@ -295,22 +295,23 @@ async def _ends(
     to_bucket: str | None,
     to_context: str | None,
     *,
-    write: bool = False,
+    moves: bool = False,
+    dry_run: bool = False,
 ) -> tuple["kvctl.Bucket", "kvctl.Bucket"]:
     """Return the source and target buckets, one object if they are the same."""
     check_keys([key, new_key])
     if to_context is None and to_bucket in (None, bucket):
         if key == new_key:
             raise UsageError("KEY and NEWKEY are the same")
-        both = await open_bucket(session, bucket, write=True)
+        both = await open_bucket(session, bucket, write=not dry_run)
         return both, both
-    source = await open_bucket(session, bucket, write=write)
-    return source, await _target(session, to_bucket or bucket, to_context)
+    source = await open_bucket(session, bucket, write=moves and not dry_run)
+    return source, await _target(session, to_bucket or bucket, to_context, write=not dry_run)
 
 
-async def _target(session: Session, bucket: str, context: str | None) -> "kvctl.Bucket":
+async def _target(session: Session, bucket: str, context: str | None, *, write: bool) -> "kvctl.Bucket":
     if context is None:
-        return await open_bucket(session, bucket, write=True)
+        return await open_bucket(session, bucket, write=write)
     names.check_bucket(bucket)
     flags: dict[str, Any] = {"context": context}
     flags |= {name: value for name in ("timeout", "read_only") if (value := getattr(session.options, name)) is not None}

@@ -78,7 +78,7 @@ def test_purge_erases_history_and_asks(keyed, snapshot):
     assert keyed("purge", "B", "k") == snapshot
     assert keyed("purge", "B", "k", tty=True, stdin=b"\n") == snapshot
     assert keyed("purge", "B", "k", "--yes").out == "4\n"
-    assert keyed("purge", "B", "k", "--dry-run").out == "k\n"  # as the next one, which replaces the marker
+    assert keyed("purge", "B", "k", "--dry-run", "--read-only").out == "k\n"  # as the next, which replaces it
     assert keyed("purge", "B", "k", "--yes").out == "5\n"
     assert [row["operation"] for row in _history(keyed, "k")] == ["PURGE"]
     assert keyed("purge", "B", "nope", "--yes") == snapshot

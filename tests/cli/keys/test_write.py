@@ -96,7 +96,7 @@ def test_a_dry_rename_names_both_changes_and_makes_none(keyed):
     keyed.put("a")
     keyed.put("taken")
     plan = f"PUT\t{keyed.name}\tb\nDEL\t{keyed.name}\ta\n"
-    assert keyed("rename", "B", "a", "b", "--dry-run").out == plan
+    assert keyed("rename", "B", "a", "b", "--dry-run", "--read-only").out == plan
     assert keyed("rename", "B", "a", "taken", "--dry-run").exit_code == 4
     assert keyed("rename", "B", "gone", "b", "--dry-run").exit_code == 3
     assert keyed.last_revision() == 2
