@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvctl.errors import KvctlError, UsageError
+from kvctl.pipeline.spark.failure import planning_error
 from kvctl.pipeline.tables import file_rows
 from kvctl.pipeline.tables.storage import TablePlace
 
@@ -148,8 +149,6 @@ def _plan(engine: Engine, statement: str) -> str:
     if _OF_SESSION.match(statement):
         engine.spark.sql(statement)
         return ""
-    from kvctl.pipeline.spark.failure import planning_error
-
     rows = engine.spark.sql(f"explain formatted {statement}").collect()
     text = "\n".join(row.plan for row in rows).strip()
     if text.startswith(_NO_PLAN):

@@ -168,7 +168,8 @@ class PartReading:
                 yield self._decoder.of_messages(chosen)
         if others := set(reading.lost).difference(plain):  # cannot be requested
             last = {frame[0]: frame async for frames in self._since_cut(binding, reading) for frame in frames}
-            yield self._decoder.of_frames(self._wanted_of([last[name] for name in others & last.keys()], KeyFilter(())))
+            if rows := self._wanted_of([last[name] for name in others & last.keys()], KeyFilter(())):
+                yield self._decoder.of_frames(rows)
 
     async def _since_cut(self, binding: Binding, reading: SnapshotReading) -> AsyncGenerator[list[RawFrame], None]:
         """Yield all newer revisions of the keys that lost some."""

@@ -366,3 +366,10 @@ def test_newer_values_of_keys_that_cannot_be_requested_are_read(server, fill, ra
         raw.put(name, key, b"3", {"KV-Operation": "DEL"} if key == "k.\udcfe" else None)
     rows = {row["key"]: row["value"] for row in read.rows()}
     assert rows == {r"k.\xff": b"3", "k.*": b"3", "k.a": b"3"}
+
+
+def test_keys_that_cannot_be_requested_and_are_deleted_before_they_are_read_have_no_row(server, fill, raw):
+    name = fill({"k.\udcfe": b"1", "a": b"1"})
+    read = Read(server.url, name)
+    raw.put(name, "k.\udcfe", b"", {"KV-Operation": "DEL"})
+    assert [row["key"] for row in read.rows()] == ["a"]
