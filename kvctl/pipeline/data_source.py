@@ -46,8 +46,7 @@ class KvDataSource(datasource.DataSource):
         """
         from kvctl.pipeline.read.columns import schema_of
 
-        asked = self.asked
-        more = ["headers"] if asked.include_headers else []
+        asked, more = self.asked, ["headers"] if self.asked.include_headers else []
         with crossing():
             return schema_of(asked.columns, *(["bucket"] if asked.several and not asked.columns else []), *more)
 

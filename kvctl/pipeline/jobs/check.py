@@ -92,8 +92,7 @@ def _write_files(engine: Engine, place: TablePlace, count: int) -> None:
     place.remove(sizes)
     if place.path is not None:
         place.path.mkdir(exist_ok=True)  # it may have been there, and empty
-    hosts = {host for name, host in written.items() if sizes.get(name) != len(host.encode())}
-    if hosts:
+    if hosts := {host for name, host in written.items() if sizes.get(name) != len(host.encode())}:
         raise KvctlError(
             f"Files that the workers on {quoted(sorted(hosts))} wrote to `{place}` are not there for this machine",
             hint="All machines have to share the folder, under the same path",

@@ -30,8 +30,10 @@ def with_json(batch: pa.RecordBatch, kind: pa.StructType) -> pa.RecordBatch:
 
 
 def check_type(kind: pa.DataType, name: str = "") -> None:
-    """Raises UsageError for a type that JSON has no values of."""
+    """Raises UsageError for a type that JSON has no values of, and for fields that only case distinguishes."""
     if types.is_struct(kind):
+        if len({field.name.lower() for field in kind}) < kind.num_fields:
+            raise UsageError(f"The schema of the values has several fields of one name: `{kind}`")
         for field in kind:
             check_type(field.type, f"{name}.{field.name}".lstrip("."))
     elif types.is_list(kind):

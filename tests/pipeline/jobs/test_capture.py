@@ -191,6 +191,9 @@ def test_values_are_decoded_and_fields_can_be_added(fill, raw, take, place):
     bucket = fill({"a": b'{"sku": "x", "n": 7}', "b": b"no json"}, max_msgs_per_subject=5)
     with pytest.raises(UsageError):
         take(bucket, CaptureOrder(once=True, schema="sku strng"))
+    for schema in ("sku string, SKU int", "a struct<b: int, B: int>"):
+        with pytest.raises(UsageError, match="several fields of one name"):
+            take(bucket, CaptureOrder(once=True, schema=schema))
     take(bucket, CaptureOrder(once=True, schema="sku string"))
     raw.put(bucket, "c", b'{"sku": "y", "n": 8}')
     take(bucket)
