@@ -322,7 +322,7 @@ class Handle:
                 if time.monotonic() > deadline:
                     raise UnreachableError(
                         f"Bucket `{self.name}` does not accept writes at the moment",
-                        hint=f"Its stream has no leader; check with `kvctl bucket show {self.name}`",
+                        hint=f"Its stream has no leader, or is not imported; see `kvctl bucket show {self.name}`",
                     ) from None
                 await asyncio.sleep(RETRY_PAUSE)
             else:

@@ -229,7 +229,7 @@ class FetchOptions:
 
     def __post_init__(self) -> None:
         if self.max_messages is None and self.max_bytes is None:
-            raise UsageError("A fetch needs a limit: `max_messages`, `max_bytes`, or both")
+            raise UsageError("A fetch needs a maximum of messages, of bytes, or both")
         _check(self.max_messages, self.max_bytes, self.expires, self.idle_heartbeat)
 
     def pull(self, pin: str = "") -> Pull:
@@ -268,7 +268,7 @@ class ConsumeOptions:
 
     def __post_init__(self) -> None:
         if self.max_messages is not None and self.max_bytes is not None:
-            raise UsageError("`max_messages` and `max_bytes` cannot be combined")
+            raise UsageError("A maximum of messages and one of bytes cannot be combined")
         _check(self.max_messages, self.max_bytes, self.expires, self.idle_heartbeat)
         if self.expires < SHORTEST:
             raise UsageError(f"`expires` must be at least 1 second, not {format_duration(self.expires)}")

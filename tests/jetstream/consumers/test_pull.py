@@ -24,7 +24,7 @@ def seconds(number: float) -> timedelta:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "needs a limit"),
+        ({}, "needs a maximum"),
         ({"max_messages": 0}, "`max_messages` must be at least 1"),
         ({"max_bytes": 0}, "`max_bytes` must be at least 1"),
         ({"max_messages": 1, "expires": seconds(0)}, "must be greater than 0"),
