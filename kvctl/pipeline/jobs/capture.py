@@ -106,6 +106,7 @@ def find(place: TablePlace) -> KvTable | None:
 def _opened(engine: Engine, options: SourceOptions, place: TablePlace, order: CaptureOrder) -> KvTable:
     """Return the table to continue, created if needed."""
     table = find(place)
+    schema = table_schema() if order.schema is None else _with_json(engine, order.schema)
     info = worker_connection.run(_info(options))
     origin = TableOrigin(
         kind=CAPTURE,
@@ -124,10 +125,9 @@ def _opened(engine: Engine, options: SourceOptions, place: TablePlace, order: Ca
             begin = Offset.parse(first.initialOffset())
         finally:
             first.stop()
-        table = KvTable.create(place, table_schema(), origin, offset=begin)
+        table = KvTable.create(place, schema, origin, offset=begin)
     _check_same(table.origin, origin, table.offset, place)
-    if order.schema is not None:
-        table.evolve(_with_json(engine, order.schema))
+    table.evolve(schema)
     return table
 
 

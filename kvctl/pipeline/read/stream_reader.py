@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-
 Offsets = dict[str, Offset]
 """Offset of each bucket."""
 

@@ -186,6 +186,8 @@ def damages(table: StoredTable, advance: Advance = lambda _: None) -> list[Damag
         known |= opened.removed() | {name for name in stored if is_data(name)}  # of other versions, and unfinished ones
     extra = [name for name in stored if name not in known and not hidden(name)]
     found = [Damage(name, "extra", f"`{name}` does not belong to it") for name in extra]
+    empty = [name for name in stored if name.startswith(LOG) and not stored[name]]
+    found += [Damage(name, "truncated", f"`{name}` is empty") for name in empty]
     compared = in_parallel(lambda part: _compared(place, part, types, advance), table.parts)
     if table.counted not in (None, table.rows):
         detail = f"`{LOG}` names files with {table.rows} rows instead of {table.counted}"

@@ -88,7 +88,6 @@ ANOTHER = (
     "(`persist`, `checkpoint` or sort it), or another write uses the same `writeId`"
 )
 
-
 _Numbered = Sequence[tuple[int, StoredMessage]]
 """Messages with the numbers of the task's rows."""
 

@@ -194,6 +194,7 @@ def test_values_are_decoded_and_fields_can_be_added(fill, raw, take, place):
     for schema in ("sku string, SKU int", "a struct<b: int, B: int>"):
         with pytest.raises(UsageError, match="several fields of one name"):
             take(bucket, CaptureOrder(once=True, schema=schema))
+    assert not place.listing(), "nothing is created"
     take(bucket, CaptureOrder(once=True, schema="sku string"))
     raw.put(bucket, "c", b'{"sku": "y", "n": 8}')
     take(bucket)
