@@ -115,7 +115,7 @@ BUDGETS = {
     "versions tables": (8_717, 47),
     "pipeline": (8_205, 42),
     "cli render documents deferred phrases suggest units topics __main__": (21_401, 111),
-    "core": (19_783, 84),
+    "core": (19_791, 84),
 }
 """Lines and files of each package; `core` is all that no other names."""
 LONGEST_FUNCTION = 45
