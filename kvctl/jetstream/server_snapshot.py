@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from kvctl.connection import Subscription, permission_denied
-from kvctl.errors import ConnectionLost, KvctlError, RequestTimeout, ServerError
+from kvctl.errors import ConnectionLost, KvctlError, NoResponders, RequestTimeout, ServerError
 from kvctl.jetstream.api import Api, server_error
 from kvctl.jetstream.stream_info import StreamConfig, StreamInfo, StreamState
 from kvctl.tokens import check_name
@@ -20,6 +21,8 @@ FINISHING = 60.0
 """Minimum seconds that a server may take to assemble a restored stream."""
 FINISHING_RATE = 20 << 20
 """Minimum rate of assembling in bytes per second."""
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Pauses until the servers of a cluster know the subject of a restore."""
 
 RESTORE_FAILED = 10062
 RESTORE_NAME_IN_USE = 10130
@@ -67,7 +70,12 @@ class RestoreSession:
         self._subject = (await self._api.call(endpoint, self._request))["deliver_subject"]
 
     async def send(self, chunk: bytes) -> None:
-        """Send a chunk of the snapshot. Raises ServerError."""
+        """Send a chunk of the snapshot. Raises ServerError, NoResponders."""
+        for pause in PAUSES_S:
+            with suppress(NoResponders):  # nobody has received it
+                await self._ask(chunk, max(self._api.connection.timeout, 10))
+                return
+            await asyncio.sleep(pause)
         await self._ask(chunk, max(self._api.connection.timeout, 10))
 
     async def finish(self) -> StreamInfo:
