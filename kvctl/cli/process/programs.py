@@ -73,7 +73,7 @@ class SupervisedProgram:
         """Start the program with these variables added to the environment. Raises CannotRun."""
         path = find_program(self._words[0])
         self._deadline = deadline
-        self._watcher = _start_watcher(self._group, deadline, self._grace)
+        self._watcher, early = _start_watcher(self._group, deadline, self._grace), len(self._early)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._words,
@@ -85,8 +85,9 @@ class SupervisedProgram:
         except OSError as error:
             self.finish()
             raise cannot_run(self._words[0], error) from None
-        for number in self._early:
-            _send(self.process.pid, number, group=self._group)
+        for place, number in enumerate(self._early):
+            if place < early or self._group or number not in FROM_TERMINAL:  # the program has had the others
+                _send(self.process.pid, number, group=self._group)
 
     @property
     def process(self) -> "asyncio.subprocess.Process":
