@@ -857,15 +857,15 @@ async def test_loads_of_one_file_into_two_buckets_keep_a_position_each(client, u
     assert not noted(rows_file)
 
 
-async def test_a_second_load_of_one_file_into_one_bucket_is_refused(client, unique, rows_file):
+@pytest.mark.parametrize("resume", [False, True])
+async def test_a_second_load_of_one_file_into_one_bucket_is_refused(client, unique, rows_file, resume):
     bucket = await client.create_bucket(unique(), history=64)
     seen: list[int] = []
     first = asyncio.create_task(_load_file(bucket, rows_file, advance=seen.append))
     while not seen:
         await asyncio.sleep(0)
-    for resume in (False, True):
-        with pytest.raises(ConflictError, match="Another process is loading"):
-            await _load_file(bucket, rows_file, resume=resume)
+    with pytest.raises(ConflictError, match="Another process is loading"):
+        await _load_file(bucket, rows_file, resume=resume)
     assert await first == RowCounts(written=5996, rejected=4)
     assert len(await history(bucket)) == 5996
 
