@@ -39,7 +39,8 @@ PLANNING_TIMEOUT_S = 0.3
 def _target(given: Mapping[str, Any]) -> "spark_engine.SparkTarget":
     """Return the Spark target of the options. Raises UsageError."""
     conf = parse_pairs(given["conf"] or (), repeated=True, example="spark.executor.memory=4g")
-    return spark_engine.SparkTarget(given["master"], given["remote"], conf)
+    stripped = {name.strip(): value for name, value in conf.items()}
+    return spark_engine.SparkTarget(given["master"], given["remote"], stripped)
 
 
 Master = Annotated[

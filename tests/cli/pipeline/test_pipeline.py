@@ -85,8 +85,8 @@ main()
 
 
 def test_the_last_setting_of_a_name_counts():
-    target = runner._target({"master": None, "remote": None, "conf": ["a.b=1", "c=x=y", "a.b="]})
-    assert target.conf == {"a.b": "", "c": "x=y"}
+    target = runner._target({"master": None, "remote": None, "conf": ["a.b=1", "c=x=y", "a.b=", " d =1"]})
+    assert target.conf == {"a.b": "", "c": "x=y", "d": "1"}
 
 
 def test_pipeline_without_extra_hints_how_to_install_it():
